@@ -208,7 +208,7 @@ class OrderedIndex {
   void swap(OrderedIndex& other) noexcept;
   class Words;
   Leaf* add_leaf(size_t entries, Row& leaves);
-  bool load_leaf(Words& words, const IsThere& is_there, Row& leaves);
+  bool load_leaf(uint64_t first, Words& words, const IsThere& is_there, Row& leaves);
 
   const RecordKeys& keys_;
   Node* root_;

@@ -116,18 +116,14 @@ class OrderedIndex::Words {
     out.assign(reinterpret_cast<const char*>(text), bytes);
     return true;
   }
-  bool is_at_end() const { return words_.empty(); }
-  // The next leaf, without its first word, which is given back.
-  void put_back() { words_ = {words_.data() - 1, words_.size() + 1}; }
 
  private:
   std::span<const uint64_t> words_;
 };
 
-// The next leaf, and the text behind it, which replaces the one before if the leaf has nothing that
-// is there.
-bool OrderedIndex::load_leaf(Words& words, const IsThere& is_there, Row& leaves) {
-  const uint64_t first = words.take_one();
+// The leaf that begins with the word `first`, and the text behind it, which replaces the one before
+// if the leaf has nothing that is there.
+bool OrderedIndex::load_leaf(uint64_t first, Words& words, const IsThere& is_there, Row& leaves) {
   const size_t count = first & 0xffffffff;
   const uint64_t* heads = nullptr;
   const uint64_t* places = nullptr;
@@ -165,9 +161,8 @@ bool OrderedIndex::load(std::span<const uint64_t> words, const IsThere& is_there
   made.first_ = made.last_ = nullptr;
   {
     Row row(made, 0);
-    while (rest.take_one() != 0) {
-      rest.put_back();
-      if (!made.load_leaf(rest, is_there, row)) return false;
+    for (uint64_t first = rest.take_one(); first != 0; first = rest.take_one()) {
+      if (!made.load_leaf(first, rest, is_there, row)) return false;
     }
     if (row.size() == 0) made.add_leaf(kMax, row);
     made.build_above(row);

@@ -129,13 +129,6 @@ class DropPower : public Drop {
     options.domain = Domain::kLine;
     return options;
   }
-  // One thread, since persists are counted.
-  static OptionMap one_thread() {
-    for (const OptionInfo& option : GetParam().entry().options) {
-      if (option.name == "recovery_threads") return {{option.name, "1"}};
-    }
-    return {};
-  }
 
   void make_original() {
     Pool pool = Pool::create(pool_path(), line_pool());

@@ -90,14 +90,6 @@ class FailingMediumTest : public ScenarioTest {
     return create_index(store.pool, kIndexName, structure, key, value, options);
   }
 
-  // A persist of another thread than this would be refused in a child that has that thread only.
-  static OptionMap one_thread() {
-    for (const OptionInfo& option : GetParam().entry().options) {
-      if (option.name == "recovery_threads") return {{option.name, "1"}};
-    }
-    return {};
-  }
-
   void open(std::optional<Store>& store) {
     store.emplace(Store{Pool::open(pool_path(), options(domain_)), nullptr});
     store->index = open_index(store->pool, kIndexName, one_thread());

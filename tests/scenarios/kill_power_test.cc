@@ -26,13 +26,6 @@ class KillAndPowerFailure : public ScenarioTest {
     options.domain = Domain::kLine;
     return options;
   }
-  // A persist of another thread could not be refused in its turn.
-  static OptionMap one_thread() {
-    for (const OptionInfo& option : GetParam().entry().options) {
-      if (option.name == "recovery_threads") return {{option.name, "1"}};
-    }
-    return {};
-  }
   std::set<Value>& values_of(uint64_t key) {
     std::set<Value>& values = model_[key];
     if (values.empty()) values.insert(std::nullopt);

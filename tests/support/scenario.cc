@@ -226,4 +226,11 @@ Store ScenarioTest::reopen(uint64_t capacity_bytes) const {
   return open_store(pool_path(), pool_options(capacity_bytes));
 }
 
+OptionMap ScenarioTest::one_thread() {
+  for (const OptionInfo& option : GetParam().entry().options) {
+    if (option.name == "recovery_threads") return {{option.name, "1"}};
+  }
+  return {};
+}
+
 }  // namespace perdure::test

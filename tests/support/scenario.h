@@ -102,6 +102,9 @@ class ScenarioTest : public testing::TestWithParam<Case> {
 
   Value key(uint64_t number) const { return make_key(GetParam().key, number); }
   Value value(uint64_t number) const { return make_value(GetParam().value, number); }
+  // With these options a structure is opened by this thread alone, so that persists can be counted
+  // and refused in their turn.
+  static OptionMap one_thread();
   bool concurrent() const { return GetParam().entry().traits.concurrent; }
 
   TempDir dir_;

@@ -110,8 +110,8 @@ class Core {
 
  private:
   static constexpr bool kWords = !Content::kOutOfPlace;
-  // Each of which another thread's success must have undone.
   static constexpr ptrdiff_t kRecordsAhead = 8;  // that a scan of byte strings asks memory for
+  // Each of which another thread's success must have undone.
   static constexpr uint32_t kAttemptsMax = 1 << 20;
 
   // For blocks that others have replaced, in a pool that is full.

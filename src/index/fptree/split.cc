@@ -92,8 +92,8 @@ void Core<Content>::split(const Held& held, LeafRef& full) {
   typename InnerNodes::Supplies supplies(inner_, at);
 
   LeafRef& fresh = *space_.take();
-  const Held held_too(*this,
-                      fresh);  // a writer that came by an old way may hold it, and will turn back
+  // A writer that came by an old way may hold it, and will turn back.
+  const Held held_too(*this, fresh);
   try {
     const uint64_t copied = copy_records(leaf, moving, *fresh.leaf, 0);
     change_both(*fresh.leaf, copied, leaf, geometry_.full() & ~moving, held_too, held, [&] {

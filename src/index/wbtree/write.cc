@@ -202,8 +202,8 @@ void Core<Content>::put(StripeLock& lock, Node& leaf, Order& order, uint32_t pos
   order.insert(position, cell);
   const auto declare_invalid = [&] {
     lock.begin_change();
-    // Also if it is: a process that died may have left that, and the bits, in the caches only.
     if (!valid) rebuilt_.fetch_add(1, std::memory_order_relaxed);
+    // Also if it is invalid: a process that died may have left the bitmap in the caches only.
     pm::store_release(leaf.bitmap, live);
     memory_.flush(&leaf.bitmap, sizeof leaf.bitmap);
   };
