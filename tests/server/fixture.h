@@ -7,9 +7,11 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "server/client.h"
+#include "server/info.h"
 #include "server/server.h"
 #include "support/files.h"
 
@@ -31,6 +33,11 @@ struct TestedServer {
   }
   void stop() { running.reset(); }
   RespClient resp() const { return RespClient(addresses.at("resp")); }
+  // What /metrics answers, between two turns of the loops.
+  std::string metrics() const {
+    const std::lock_guard lock(running->execution());
+    return server::prometheus_text(*running);
+  }
 };
 
 struct ServerFolder {

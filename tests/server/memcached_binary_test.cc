@@ -1,7 +1,6 @@
 // memcached's binary protocol, over real sockets.
 #include "perdure/error.h"
 #include "server/fixture.h"
-#include "server/info.h"
 
 namespace perdure::test {
 namespace {
@@ -108,11 +107,11 @@ TEST_F(MemcachedBinary, StoresReadsAndCounts) {
   EXPECT_EQ(ask(c, request(0x08)).status, 0);
   EXPECT_EQ(r({"DBSIZE"}), "0");
   // What was not found, or was there, is an answer.
-  const std::string metrics = server::prometheus_text(*running);
+  const std::string text = metrics();
   const std::string failures = "perdure_memcached_command_failures_total{command=";
-  EXPECT_NE(metrics.find(failures + "\"incrby\"} 2\n"), std::string::npos);
+  EXPECT_NE(text.find(failures + "\"incrby\"} 2\n"), std::string::npos);
   for (const char* name : {"get", "set", "append", "del"}) {
-    EXPECT_EQ(metrics.find(failures + '"' + name + '"'), std::string::npos) << name;
+    EXPECT_EQ(text.find(failures + '"' + name + '"'), std::string::npos) << name;
   }
 }
 

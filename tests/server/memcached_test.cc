@@ -1,6 +1,5 @@
 // memcached's clients, over real sockets.
 #include "server/fixture.h"
-#include "server/info.h"
 
 namespace perdure::test {
 namespace {
@@ -102,7 +101,7 @@ TEST_F(Memcached, RequestsAreCounted) {
   EXPECT_EQ(figures["cmd_flush"], "1");
   EXPECT_EQ(figures["limit_maxbytes"], std::to_string(uint64_t{64} << 20));
   EXPECT_EQ(figures["evictions"], "off");
-  const std::string text = server::prometheus_text(*running);
+  const std::string text = metrics();
   EXPECT_NE(text.find("perdure_memcached_command_seconds_count{command=\"set\"} 2\n"),
             std::string::npos);
   EXPECT_NE(text.find("perdure_memcached_command_failures_total{command=\"incrby\"} 1\n"),
