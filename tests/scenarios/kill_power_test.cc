@@ -115,17 +115,7 @@ TEST_P(KillAndPowerFailure, LosesNothing) {
   }
 }
 
-// Not yet P-HOT's words: a removal that is in the caches only comes back in a node above which the
-// next process has put a branch, where the key does not lead.
-std::vector<Case> cases() {
-  std::vector<Case> cases = all_cases();
-  std::erase_if(cases, [](const Case& c) {
-    return c.structure.starts_with("p-hot") && c.key == Kind::kU64 && c.value == Kind::kU64;
-  });
-  return cases;
-}
-
-INSTANTIATE_TEST_SUITE_P(Catalog, KillAndPowerFailure, wanted(cases()), by_turns());
+INSTANTIATE_TEST_SUITE_P(Catalog, KillAndPowerFailure, wanted(all_cases()), by_turns());
 
 }  // namespace
 }  // namespace perdure::test

@@ -453,6 +453,7 @@ class Core {
       if (!pm::is_full(error)) throw;  // it is right as it is
     }
   }
+  void settle(const Step& step) const;
   void retire_node(const Step& step) {
     pm::store_release(step.node->obsolete, obsolete_mark_);  // writers begin again
     retired_.add(offset_of(step.word), bytes_of(step.word));

@@ -70,7 +70,9 @@ constexpr uint64_t in_turn(uint64_t word, uint64_t before) {
 
 struct Node {
   uint64_t state;
-  uint32_t obsolete;  // obsolete_mark() of the generation in which it was replaced
+  // obsolete_mark() of the generation in which it was replaced; its complement, of a row: of that
+  // from which on all of it is durable. Not flushed.
+  uint32_t obsolete;
   uint8_t count;
   uint8_t width;  // of a partial key: 1, 2 or 4 bytes
   uint8_t bits;

@@ -125,8 +125,9 @@ uint64_t Core<Policy, Content>::make_node(Change& change, const Image& image) co
     children |= item.child;
   }
   node.height = static_cast<uint8_t>(children ? std::clamp(image.height, 2U, kHeightMax) : 1);
-  const uint64_t used = kWords && !children
-                            ? Form::bytes_with_spares(image.count, node.width, bits, node_entries_)
+  const bool row = kWords && !children;
+  if (row) node.obsolete = ~obsolete_mark_;  // durable before anything leads to it
+  const uint64_t used = row ? Form::bytes_with_spares(image.count, node.width, bits, node_entries_)
                             : Form::node_bytes(image.count, node.width, bits);
   const uint64_t lines = (used + pm::kLineBytes - 1) / pm::kLineBytes;
   const uint64_t offset = change.txn.allocate(lines * pm::kLineBytes);
@@ -251,9 +252,20 @@ void Core<Policy, Content>::insert_beside(Change& change, Image& image, uint32_t
   }
 }
 
+// Before the first record that is added to a row in this generation. A process that died may have
+// left removals in the caches only. Without this the key of one could be added in another slot, and
+// a power failure would bring the removed record back beside it.
+template <typename Policy, typename Content>
+void Core<Policy, Content>::settle(const Step& step) const {
+  if (pm::load_relaxed(step.node->obsolete) == ~obsolete_mark_) return;
+  memory_.flush(step.node, bytes_of(step.word));
+  memory_.fence();
+  pm::store_relaxed(step.node->obsolete, ~obsolete_mark_);
+}
+
 // Puts a record into a spare slot of its node, if there is one: of that to which the bit belongs in
 // which it differs, so that it shares the bits before the node's first with all that are there.
-// (Into the top node comes any.) One line, one fence, and no copy of the node.
+// (Into the top node comes any.) One line, one fence, and no copy of the node, once it is settled.
 //
 // A crash before the key is durable leaves a slot without a key, which is none: the value, stored
 // before it in the same line, may have come there or not. After that the record is there, with its
@@ -283,6 +295,7 @@ typename Core<Policy, Content>::Outcome Core<Policy, Content>::add(const Step& s
       if (pm::load_relaxed(slot[0]) == 0 && room == nullptr) room = slot;
     }
     if (room == nullptr || live >= node_entries_) return Outcome::kNoRoom;
+    settle(step);
     lock.begin_change();
     pm::store_release(room[1], value);
     pm::store_release(room[0], key);
