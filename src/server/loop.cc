@@ -274,7 +274,11 @@ bool Loop::may_execute(Connection& connection) {
 
 void Loop::execute_one(Connection& connection) {
   connection.turn_begin = connection.out.size();
-  if (!may_execute(connection)) return;
+  if (!may_execute(connection)) {
+    // Its replies may go in this very turn, and nothing else would tell that it may go on.
+    connection.is_ready = !connection.is_broken && !connection.is_closing;
+    return;
+  }
   try {
     const Session::Outcome outcome = connection.session->execute(connection);
     connection.is_waiting = connection.session->is_waiting();

@@ -1,9 +1,11 @@
 // Redis clients, over real sockets; with epoll and, where the kernel has it, io_uring.
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <optional>
 #include <set>
@@ -791,6 +793,49 @@ TEST_P(Resp, DoesNotReadFromAClientThatTakesNoReplies) {
   const size_t whole = sent / request.size();
   for (size_t i = 0; i < whole; ++i) {
     ASSERT_EQ(slow.read().elements.at(0).text.size(), 100000U);
+  }
+}
+
+// Replies may go between two looks of a turn, while another client is served: what was asked for
+// behind them is done all the same.
+TEST_P(Resp, GoesOnWithAClientThatTakesItsRepliesMeanwhile) {
+  start();
+  RespClient others[] = {resp(), resp()};
+  const std::string sleep = RespClient::encode({"DEBUG", "SLEEP", "0.15"});
+  others[0]({"SET", "v", std::string(500'000, 'x')});
+  // How much waits where depends on the system's buffers.
+  for (size_t values = 6; values < 20; ++values) {
+    RespClient slow = resp();
+    std::vector<std::string> mget = {"MGET"};
+    mget.resize(1 + values, "v");
+    slow.write(mget);
+    slow.write({"PING"});
+    const std::string value = "$500000\r\n" + std::string(500'000, 'x') + "\r\n";
+    size_t left = 2 + std::to_string(values).size() + 1 + values * value.size() + 7;  // and "+PONG"
+    const auto take = [&](size_t most) {
+      std::string bytes(65536, '\0');
+      for (size_t taken = 0; taken < most;) {
+        const ssize_t got = ::recv(slow.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+        if (got <= 0) return;
+        taken += static_cast<size_t>(got);
+        left -= static_cast<size_t>(got);
+      }
+    };
+    const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); };
+    pause();
+    others[0].send(sleep);
+    pause();
+    take(1'000'000);  // some can be sent in the next turn,
+    others[1].send(sleep);
+    others[0].read();
+    pause();
+    take(SIZE_MAX);  // and the rest at its end
+    others[1].read();
+    for (int i = 0; i < 60 && left > 0; ++i) {
+      take(SIZE_MAX);
+      if (left > 0) pause();
+    }
+    ASSERT_EQ(left, 0U) << values;
   }
 }
 
