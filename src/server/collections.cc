@@ -114,10 +114,13 @@ void Opened::visit(uint64_t from_hash, uint64_t wanted, const Visit& visit) cons
   });
 }
 
-std::vector<std::pair<std::string, std::string>> Opened::choose(uint64_t count) const {
+std::vector<std::pair<std::string, std::string>> Opened::choose(uint64_t count, bool values,
+                                                                ReplyRoom& room) const {
   std::vector<std::pair<std::string, std::string>> chosen;
   if (!exists_) return chosen;
   const auto add = [&](std::string_view name, std::string_view value) {
+    if (!values) value = {};
+    room.take(name.size() + value.size());
     chosen.emplace_back(name, value);
     return chosen.size() < count;
   };
@@ -128,7 +131,7 @@ std::vector<std::pair<std::string, std::string>> Opened::choose(uint64_t count) 
   std::unordered_set<std::string> seen;
   const auto add_new = [&](std::string_view name, std::string_view value) {
     if (!seen.emplace(name).second) return true;
-    chosen.emplace_back(name, value);
+    add(name, value);
     return false;
   };
   while (chosen.size() < count) {
@@ -145,6 +148,7 @@ void scan_elements(Call& call, Type type,
   const ScanArguments arguments = parse_scan(call, 2);
   const Opened opened(call, 1, type);
   std::vector<std::string> found;
+  ReplyRoom room = call.reply.room();
   uint64_t visited = 0;
   uint64_t last = 0;
   uint64_t next = 0;
@@ -157,7 +161,9 @@ void scan_elements(Call& call, Type type,
                  }
                  ++visited;
                  last = hash;
-                 if (fits_pattern(arguments.pattern, name)) tell(name, value, found);
+                 if (!fits_pattern(arguments.pattern, name)) return true;
+                 room.take(name.size() + value.size());
+                 tell(name, value, found);
                  return true;
                });
   reply_scan(call, next, found);

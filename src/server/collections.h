@@ -12,6 +12,7 @@
 
 #include "server/commands.h"
 #include "server/keyspace.h"
+#include "server/resp_reply.h"
 
 namespace perdure::server {
 
@@ -54,9 +55,10 @@ class Opened {
   // Elements by name, from a hash on, until `visit` returns false.
   using Visit = std::function<bool(std::string_view name, std::string_view value)>;
   void visit(uint64_t from_hash, uint64_t wanted, const Visit& visit) const;
-  // The names and values of some, each with about the same chance; distinct. Fewer if there are
-  // fewer.
-  std::vector<std::pair<std::string, std::string>> choose(uint64_t count) const;
+  // The names, and if asked for the values, of some, each with about the same chance; distinct.
+  // Fewer if there are fewer. Throws BufferFull.
+  std::vector<std::pair<std::string, std::string>> choose(uint64_t count, bool values,
+                                                          ReplyRoom& room) const;
 
  private:
   Keyspace* keys_;
@@ -70,9 +72,10 @@ class Opened {
 // Where the elements of a list begin, so that both ends have room.
 inline constexpr uint64_t kListMiddle = uint64_t{1} << 63;
 
-// As HRANDFIELD and SRANDMEMBER count: below 0, one may come several times.
+// As HRANDFIELD and SRANDMEMBER count: below 0, one may come several times. Throws BufferFull.
 std::vector<std::pair<std::string, std::string>> choose_with_repeats(const Opened& opened,
-                                                                     int64_t count);
+                                                                     int64_t count, bool values,
+                                                                     ReplyRoom room);
 
 struct ScanArguments {
   uint64_t cursor = 0;

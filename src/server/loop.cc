@@ -20,9 +20,6 @@ namespace perdure::server {
 
 namespace {
 
-constexpr size_t kOutputPauseBytes = size_t{1}
-                                     << 20;  // replies that wait: nothing more is executed
-constexpr size_t kBufferKeepBytes = size_t{64} << 10;
 constexpr uint64_t kLookMs = 100;
 constexpr uint64_t kDrainMs = 5000;
 constexpr uint64_t kReapElements = 256;
@@ -198,6 +195,7 @@ void Loop::welcome(int fd, Face face) {
     connection->peer = peer_address(fd).text();
     connection->id = server_.next_connection_id();
     connection->accepted_ms = connection->active_ms = connection->taking_ms = now_ms_;
+    connection->out.set_bound(&server_.limits().output_bound);
     if (face == Face::kTlsResp) connection->tls = server_.tls()->accept();
     {
       // It looks at settings that CONFIG SET may change.
@@ -299,14 +297,24 @@ void Loop::execute_one(Connection& connection) {
   }
 }
 
+void Loop::send(Connection& connection) {
+  for (bool has_more = true; has_more;) {
+    do_or_break(connection, [&] {
+      if (connection.tls != nullptr && !connection.tls->encrypt(connection)) {
+        connection.is_broken = true;
+      }
+    });
+    if (connection.is_broken || Driver::unsent(connection) == 0) return;
+    const bool is_encrypted = connection.tls != nullptr && !connection.tls_out.empty();
+    driver_->send(connection);
+    // What is not encrypted yet comes when that has gone, which may be at once.
+    has_more = is_encrypted && Driver::unsent(connection) == connection.out.size();
+  }
+}
+
 void Loop::after_turn(Connection& connection) {
   const bool has_more = connection.is_ready;
-  do_or_break(connection, [&] {
-    if (connection.tls != nullptr && !connection.tls->encrypt(connection)) {
-      connection.is_broken = true;
-    }
-  });
-  if (!connection.is_broken && Driver::unsent(connection) > 0) driver_->send(connection);
+  send(connection);
   if (connection.bytes_out > 0) {
     server_.metrics().bytes_out.fetch_add(connection.bytes_out, std::memory_order_relaxed);
     connection.bytes_out = 0;
@@ -314,7 +322,7 @@ void Loop::after_turn(Connection& connection) {
   const size_t unsent = Driver::unsent(connection);
   if (unsent == 0 || unsent < connection.unsent) connection.taking_ms = now_ms_;
   connection.unsent = unsent;
-  if (unsent > server_.limits().output_bytes_max.load(std::memory_order_relaxed) &&
+  if (unsent > server_.limits().output_bound.load(std::memory_order_relaxed) &&
       !connection.session->has_large_replies()) {
     server_.log().write(LogLevel::kWarning, "connection {} does not take its replies: closed",
                         connection.id);
@@ -363,9 +371,8 @@ void Loop::deliver_mail() {
       do_or_break(connection, [&] { connection.out.append(*one.bytes); });
       // What comes at once may be a burst: not all of it beyond what may wait for one that does not
       // take it.
-      const size_t unsent =
-          Driver::unsent(connection) + (connection.tls != nullptr ? connection.out.size() : 0);
-      if (unsent > server_.limits().output_bytes_max.load(std::memory_order_relaxed) &&
+      if (Driver::unsent(connection) >
+              server_.limits().output_bound.load(std::memory_order_relaxed) &&
           !connection.session->has_large_replies()) {
         connection.is_broken = true;
       }

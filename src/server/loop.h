@@ -69,6 +69,7 @@ class Loop {
   void execute(const std::vector<Connection*>& ready);
   static bool may_execute(Connection& connection);
   void execute_one(Connection& connection);
+  void send(Connection& connection);
   void after_turn(Connection& connection);
   void deliver_mail();
   void close(Connection& connection);
