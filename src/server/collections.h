@@ -55,6 +55,9 @@ class Opened {
   // Elements by name, from a hash on, until `visit` returns false.
   using Visit = std::function<bool(std::string_view name, std::string_view value)>;
   void visit(uint64_t from_hash, uint64_t wanted, const Visit& visit) const;
+  // The same without values, which are not read.
+  using VisitName = std::function<bool(std::string_view name)>;
+  void visit_names(uint64_t from_hash, uint64_t wanted, const VisitName& visit) const;
   // The names, and if asked for the values, of some, each with about the same chance; distinct.
   // Fewer if there are fewer. Throws BufferFull.
   std::vector<std::pair<std::string, std::string>> choose(uint64_t count, bool values,
@@ -67,6 +70,8 @@ class Opened {
   Collection header_;
   uint64_t expiry_ms_;
   bool exists_;
+
+  void scan(uint64_t from_hash, uint64_t wanted, const Visit& visit, bool names_only) const;
 };
 
 // Where the elements of a list begin, so that both ends have room.

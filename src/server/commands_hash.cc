@@ -98,10 +98,17 @@ void run_hlen(Call& call) {
 
 void all_of(Call& call, bool keys, bool values) {
   const Opened hash(call, 1, Type::kHash);
-  keys&& values ? call.reply.map(hash.count()) : call.reply.array(hash.count());
+  if (!values) {
+    call.reply.array(hash.count());
+    return hash.visit_names(0, hash.count(), [&](std::string_view name) {
+      call.reply.bulk(name);
+      return true;
+    });
+  }
+  keys ? call.reply.map(hash.count()) : call.reply.array(hash.count());
   hash.visit(0, hash.count(), [&](std::string_view name, std::string_view value) {
     if (keys) call.reply.bulk(name);
-    if (values) call.reply.bulk(value);
+    call.reply.bulk(value);
     return true;
   });
 }

@@ -909,6 +909,7 @@ TEST_P(Resp, AReplyThatIsTooLargeIsAnError) {
   c({"HSET", "other", "field", std::string(10'000, 'v')});
   EXPECT_EQ(c({"HRANDFIELD", "other", "-1000", "WITHVALUES"}), kExceeds);
   EXPECT_EQ(c.call({"HRANDFIELD", "other", "-1000"}).elements.size(), 1000U);
+  EXPECT_EQ(c.call({"HKEYS", "hash"}).elements.size(), 100U);
   EXPECT_EQ(c({"ZCOUNT", "scores", "-inf", "+inf"}), "100");
   // As much as may be is told, whatever comes before it.
   const std::string get = RespClient::encode({"GET", "some"});
@@ -963,6 +964,28 @@ TEST_P(Resp, ALargeReplyTakesBoundedMemory) {
   EXPECT_EQ(c({"PING"}), "PONG");
   EXPECT_LT(peak_kib() - before, uint64_t{200} << 10);
   EXPECT_EQ(slow.read().elements.size(), 3U);
+}
+
+// Who asks for names does not wait until their values are read: those of 16 partitions, for each
+// name, took most of a minute.
+TEST_P(Resp, NamesByChanceAreToldWithoutValues) {
+  if (kUnderAddressSanitizer || kUnderThreadSanitizer) GTEST_SKIP() << "they take too long";
+  start();
+  RespClient c = resp();
+  std::vector<std::string> hset = {"HSET", "hash"};
+  for (int i = 0; i < 100; ++i) {
+    hset.push_back(std::to_string(i));
+    hset.emplace_back(100'000, 'v');
+  }
+  ASSERT_EQ(c(hset), "100");
+  const Reply reply = c.call({"HRANDFIELD", "hash", "-60000"});
+  std::set<std::string> names;
+  for (const Reply& one : reply.elements) names.insert(one.text);
+  EXPECT_EQ(reply.elements.size(), 60000U);
+  EXPECT_GT(names.size(), 80U);  // not each with the same chance
+  const Reply pairs = c.call({"HRANDFIELD", "hash", "-20", "WITHVALUES"});
+  ASSERT_EQ(pairs.elements.size(), 40U);
+  for (size_t i = 1; i < 40; i += 2) EXPECT_EQ(pairs.elements[i].text, hset[3]);
 }
 
 TEST_P(Resp, SilentClientsAreClosed) {
