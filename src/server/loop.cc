@@ -376,6 +376,10 @@ void Loop::deliver_mail() {
           !connection.session->has_large_replies()) {
         connection.is_broken = true;
       }
+      if (connection.is_broken) {
+        server_.log().write(LogLevel::kWarning, "connection {} does not take its messages: closed",
+                            connection.id);
+      }
     }
     if (connection.is_ready) continue;
     connection.is_ready = true;
@@ -418,7 +422,9 @@ void Loop::look_after_connections() {
     const size_t unsent = Driver::unsent(*connection);
     if (unsent == 0) connection->taking_ms = std::max(connection->taking_ms, looked_ms_);
     const bool stuck = unsent > 0 && slow_ms != 0 && now_ms_ - connection->taking_ms > slow_ms;
-    const bool half = unsent == 0 && slow_ms != 0 && !waits_for_us && !connection->in.empty() &&
+    const bool has_begun =
+        !connection->in.empty() || (connection->tls != nullptr && !connection->tls->is_agreed());
+    const bool half = unsent == 0 && slow_ms != 0 && !waits_for_us && has_begun &&
                       now_ms_ - connection->active_ms > slow_ms;
     const bool idle =
         idle_ms != 0 && unsent == 0 && !waits_for_us && now_ms_ - connection->active_ms > idle_ms;

@@ -67,6 +67,8 @@ class Channel final : public TlsChannel {
     return true;
   }
 
+  bool is_agreed() const override { return ::SSL_is_init_finished(ssl_.get()) != 0; }
+
  private:
   void take_wire(Connection& connection) {
     BIO* bio = ::SSL_get_wbio(ssl_.get());

@@ -16,6 +16,8 @@ class TlsChannel {
   virtual bool decrypt(Connection& connection) = 0;
   // From `out` to wire_out(), as much as is sent at once; the rest stays. The same.
   virtual bool encrypt(Connection& connection) = 0;
+  // Whether both sides have agreed on keys.
+  virtual bool is_agreed() const = 0;
 };
 
 class TlsContext {

@@ -124,6 +124,19 @@ TEST_P(Tls, LargeRepliesComeWhole) {
   EXPECT_TRUE(c.reads(all + "+OK\r\n"));
 }
 
+TEST_P(Tls, WhoStopsBeforeKeysAreAgreedOnIsClosed) {
+  config.slow_timeout_s = 1;
+  start();
+  Socket silent(addresses.at("tls-resp"));
+  Socket stops(addresses.at("tls-resp"));
+  stops.send("\x16\x03\x01");
+  TlsClient idle(addresses.at("tls-resp"));
+  EXPECT_TRUE(silent.ends_within(10'000));
+  EXPECT_TRUE(stops.ends_within(10'000));
+  idle.write({"PING"});
+  EXPECT_TRUE(idle.reads("+PONG\r\n"));
+}
+
 TEST_P(Tls, AReplyThatIsTooLargeIsAnError) {
   config.output_bytes_max = 1 << 20;
   start();
