@@ -265,6 +265,14 @@ void Loop::execute(const std::vector<Connection*>& ready) {
   }
 }
 
+// More waits than replies alone can be: `out` has its bound, and what had left it before the last
+// of them began was less than kOutputPauseBytes, but for what TLS adds.
+bool Loop::has_too_much(const Connection& connection) const {
+  const uint64_t most =
+      server_.limits().output_bound.load(std::memory_order_relaxed) + 2 * kOutputPauseBytes;
+  return Driver::unsent(connection) > most && !connection.session->has_large_replies();
+}
+
 bool Loop::may_execute(Connection& connection) {
   return !connection.is_broken && !connection.is_closing &&
          Driver::unsent(connection) < kOutputPauseBytes;  // else until they have gone
@@ -322,8 +330,7 @@ void Loop::after_turn(Connection& connection) {
   const size_t unsent = Driver::unsent(connection);
   if (unsent == 0 || unsent < connection.unsent) connection.taking_ms = now_ms_;
   connection.unsent = unsent;
-  if (unsent > server_.limits().output_bound.load(std::memory_order_relaxed) &&
-      !connection.session->has_large_replies()) {
+  if (has_too_much(connection)) {
     server_.log().write(LogLevel::kWarning, "connection {} does not take its replies: closed",
                         connection.id);
     connection.is_broken = true;
@@ -371,11 +378,7 @@ void Loop::deliver_mail() {
       do_or_break(connection, [&] { connection.out.append(*one.bytes); });
       // What comes at once may be a burst: not all of it beyond what may wait for one that does not
       // take it.
-      if (Driver::unsent(connection) >
-              server_.limits().output_bound.load(std::memory_order_relaxed) &&
-          !connection.session->has_large_replies()) {
-        connection.is_broken = true;
-      }
+      if (has_too_much(connection)) connection.is_broken = true;
       if (connection.is_broken) {
         server_.log().write(LogLevel::kWarning, "connection {} does not take its messages: closed",
                             connection.id);

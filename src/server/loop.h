@@ -67,6 +67,7 @@ class Loop {
   void welcome(int fd, Face face);
   void note_input(Connection& connection);
   void execute(const std::vector<Connection*>& ready);
+  bool has_too_much(const Connection& connection) const;
   static bool may_execute(Connection& connection);
   void execute_one(Connection& connection);
   void send(Connection& connection);

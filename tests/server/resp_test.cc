@@ -919,6 +919,18 @@ TEST_P(Resp, AReplyThatIsTooLargeIsAnError) {
   c.send(pipeline + RespClient::encode(mget));
   for (int i = 0; i < 20; ++i) ASSERT_EQ(c.read().text, value);
   EXPECT_EQ(c.read().elements.size(), 10U);
+  // Who is refused is not closed, whatever is on its way.
+  c({"SET", "below", std::string(900'000, 'v')});
+  c({"SET", "long", std::string(3'000'000, 'v')});
+  for (int i = 0; i < 20; ++i) {
+    c.write({"GET", "below"});
+    c.write({"GET", "long"});
+  }
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(c.read().text.size(), 900'000U);
+    const Reply reply = c.read();
+    ASSERT_TRUE(reply.kind == '-' || reply.text.size() == 3'000'000) << i;
+  }
   // What CONFIG SET says is looked at at once, by all.
   RespClient other = resp();
   other({"CONFIG", "SET", "output-bytes-max", "64M"});
