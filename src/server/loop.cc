@@ -357,6 +357,7 @@ void Loop::after_turn(Connection& connection) {
     if (connection.tls != nullptr) connection.tls_in.shrink(kBufferKeepBytes);
   }
   connection.out.shrink(kBufferKeepBytes);
+  connection.tls_out.shrink(kBufferKeepBytes);
   do_or_break(connection,
               [&] { driver_->receive(connection, connection.session->bytes_wanted(connection)); });
   if (connection.is_broken) close(connection);
