@@ -105,36 +105,52 @@ void Opened::remove(std::string_view name) {
 }
 
 void Opened::visit(uint64_t from_hash, uint64_t wanted, const Visit& visit) const {
+  scan(from_hash, wanted, visit, false);
+}
+void Opened::visit_names(uint64_t from_hash, uint64_t wanted, const VisitName& visit) const {
+  scan(
+      from_hash, wanted, [&](std::string_view name, std::string_view) { return visit(name); },
+      true);
+}
+
+void Opened::scan(uint64_t from_hash, uint64_t wanted, const Visit& visit, bool names_only) const {
   if (!exists_) return;
   const std::string prefix = names_of(header_.id);
   std::string from = prefix;
   append_ordered(from, from_hash);
-  keys_->scan(from, false, wanted, [&](std::string_view raw, std::string_view value) {
-    return raw.starts_with(prefix) && visit(name_of_element(raw), value);
-  });
+  keys_->scan(
+      from, false, wanted,
+      [&](std::string_view raw, std::string_view value) {
+        return raw.starts_with(prefix) && visit(name_of_element(raw), value);
+      },
+      names_only);
 }
 
-std::vector<std::pair<std::string, std::string>> Opened::choose(uint64_t count) const {
+std::vector<std::pair<std::string, std::string>> Opened::choose(uint64_t count, bool values,
+                                                                ReplyRoom& room) const {
   std::vector<std::pair<std::string, std::string>> chosen;
   if (!exists_) return chosen;
-  const auto add = [&](std::string_view name, std::string_view value) {
+  const auto add = [&](std::string_view name) {
+    std::string_view value;
+    if (values) find(name, value);
+    room.take(name.size() + value.size());
     chosen.emplace_back(name, value);
     return chosen.size() < count;
   };
   if (count >= header_.count) {
-    visit(0, header_.count, add);
+    visit_names(0, header_.count, add);
     return chosen;
   }
   std::unordered_set<std::string> seen;
-  const auto add_new = [&](std::string_view name, std::string_view value) {
+  const auto add_new = [&](std::string_view name) {
     if (!seen.emplace(name).second) return true;
-    chosen.emplace_back(name, value);
+    add(name);
     return false;
   };
   while (chosen.size() < count) {
     const size_t before = chosen.size();
-    visit(random_numbers()() & kHashMask, 2, add_new);
-    if (chosen.size() == before) visit(0, 2, add_new);
+    visit_names(random_numbers()() & kHashMask, 2, add_new);
+    if (chosen.size() == before) visit_names(0, 2, add_new);
   }
   return chosen;
 }
@@ -145,6 +161,7 @@ void scan_elements(Call& call, Type type,
   const ScanArguments arguments = parse_scan(call, 2);
   const Opened opened(call, 1, type);
   std::vector<std::string> found;
+  ReplyRoom room = call.reply.room();
   uint64_t visited = 0;
   uint64_t last = 0;
   uint64_t next = 0;
@@ -157,7 +174,9 @@ void scan_elements(Call& call, Type type,
                  }
                  ++visited;
                  last = hash;
-                 if (fits_pattern(arguments.pattern, name)) tell(name, value, found);
+                 if (!fits_pattern(arguments.pattern, name)) return true;
+                 room.take(name.size() + value.size());
+                 tell(name, value, found);
                  return true;
                });
   reply_scan(call, next, found);

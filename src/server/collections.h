@@ -12,6 +12,7 @@
 
 #include "server/commands.h"
 #include "server/keyspace.h"
+#include "server/resp_reply.h"
 
 namespace perdure::server {
 
@@ -54,9 +55,13 @@ class Opened {
   // Elements by name, from a hash on, until `visit` returns false.
   using Visit = std::function<bool(std::string_view name, std::string_view value)>;
   void visit(uint64_t from_hash, uint64_t wanted, const Visit& visit) const;
-  // The names and values of some, each with about the same chance; distinct. Fewer if there are
-  // fewer.
-  std::vector<std::pair<std::string, std::string>> choose(uint64_t count) const;
+  // The same without values, which are not read.
+  using VisitName = std::function<bool(std::string_view name)>;
+  void visit_names(uint64_t from_hash, uint64_t wanted, const VisitName& visit) const;
+  // The names, and if asked for the values, of some, each with about the same chance; distinct.
+  // Fewer if there are fewer. Throws BufferFull.
+  std::vector<std::pair<std::string, std::string>> choose(uint64_t count, bool values,
+                                                          ReplyRoom& room) const;
 
  private:
   Keyspace* keys_;
@@ -65,14 +70,17 @@ class Opened {
   Collection header_;
   uint64_t expiry_ms_;
   bool exists_;
+
+  void scan(uint64_t from_hash, uint64_t wanted, const Visit& visit, bool names_only) const;
 };
 
 // Where the elements of a list begin, so that both ends have room.
 inline constexpr uint64_t kListMiddle = uint64_t{1} << 63;
 
-// As HRANDFIELD and SRANDMEMBER count: below 0, one may come several times.
+// As HRANDFIELD and SRANDMEMBER count: below 0, one may come several times. Throws BufferFull.
 std::vector<std::pair<std::string, std::string>> choose_with_repeats(const Opened& opened,
-                                                                     int64_t count);
+                                                                     int64_t count, bool values,
+                                                                     ReplyRoom room);
 
 struct ScanArguments {
   uint64_t cursor = 0;

@@ -112,22 +112,21 @@ void run_bitop(Call& call) {
   if (inverts && call.size() != 4) {
     throw CommandError("ERR BITOP NOT must be called with a single source key.");
   }
-  std::vector<std::string> sources;
+  // One at a time: a request may name the same one very often.
+  const auto source = [&](size_t i) { return require_type(call, call.key(i), Type::kString).text; };
   size_t bytes = 0;
-  for (size_t i = 3; i < call.size(); ++i) {
-    sources.emplace_back(require_type(call, call.key(i), Type::kString).text);
-    bytes = std::max(bytes, sources.back().size());
-  }
-  std::string result = sources[0];
+  for (size_t i = 3; i < call.size(); ++i) bytes = std::max(bytes, source(i).size());
+  std::string result(source(3));
   result.resize(bytes);
   for (size_t i = 0; inverts && i < bytes; ++i) result[i] = static_cast<char>(~result[i]);
-  for (size_t s = 1; s < sources.size(); ++s) {
-    sources[s].resize(bytes);
-    for (size_t i = 0; i < bytes; ++i) {
+  for (size_t s = 4; s < call.size(); ++s) {
+    const std::string_view other = source(s);
+    for (size_t i = 0; i < other.size(); ++i) {
       const auto a = static_cast<unsigned char>(result[i]);
-      const auto b = static_cast<unsigned char>(sources[s][i]);
+      const auto b = static_cast<unsigned char>(other[i]);
       result[i] = static_cast<char>(ands ? a & b : ors ? a | b : a ^ b);
     }
+    if (ands) std::fill(result.begin() + static_cast<ptrdiff_t>(other.size()), result.end(), '\0');
   }
   const std::string_view to = call.key(2);
   if (result.empty()) {

@@ -152,7 +152,6 @@ void run_exec(Call& call) {
   call.keys().begin_transaction();
   session.exec_error.clear();
   session.unpack_room_bytes = kUnpackedBytesMax;
-  const uint64_t replies_max = call.server.config().output_bytes_max;
   KeyEvents& events = call.server.events();
   const size_t events_before = events.waiting();
   const auto discard = [&, database = session.database] {
@@ -176,12 +175,6 @@ void run_exec(Call& call) {
       if (!session.exec_error.empty()) {
         throw CommandError("EXECABORT Transaction discarded, nothing was done: " +
                            session.exec_error);
-      }
-      // A client with as many bytes before it is closed: they need not come to be.
-      if (out.size() - begin > replies_max) {
-        throw CommandError(
-            "EXECABORT Transaction discarded, nothing was done: its replies exceed "
-            "output-bytes-max");
       }
     }
     call.keys().end_transaction();

@@ -23,8 +23,10 @@ void run_dump(Call& call) {
   const std::string prefix = names_of(item.collection.id);
   const uint64_t count = item.collection.count;
   uint64_t seen = 0;
+  ReplyRoom room = call.reply.room();
   call.keys().scan(prefix, false, count, [&](std::string_view key, std::string_view value) {
     if (!key.starts_with(prefix)) return false;
+    room.take(name_of_element(key).size() + value.size());
     if (item.type == Type::kList) {
       out.text(value);
       return ++seen < count;

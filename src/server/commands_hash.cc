@@ -98,10 +98,17 @@ void run_hlen(Call& call) {
 
 void all_of(Call& call, bool keys, bool values) {
   const Opened hash(call, 1, Type::kHash);
-  keys&& values ? call.reply.map(hash.count()) : call.reply.array(hash.count());
+  if (!values) {
+    call.reply.array(hash.count());
+    return hash.visit_names(0, hash.count(), [&](std::string_view name) {
+      call.reply.bulk(name);
+      return true;
+    });
+  }
+  keys ? call.reply.map(hash.count()) : call.reply.array(hash.count());
   hash.visit(0, hash.count(), [&](std::string_view name, std::string_view value) {
     if (keys) call.reply.bulk(name);
-    if (values) call.reply.bulk(value);
+    call.reply.bulk(value);
     return true;
   });
 }
@@ -162,13 +169,14 @@ void run_hscan(Call& call) {
 void run_hrandfield(Call& call) {
   const Opened hash(call, 1, Type::kHash);
   if (call.size() == 2) {
-    const auto chosen = hash.choose(1);
+    ReplyRoom room = call.reply.room();
+    const auto chosen = hash.choose(1, false, room);
     return chosen.empty() ? call.reply.null() : call.reply.bulk(chosen[0].first);
   }
   const int64_t count = integer_of(call[2]);
   const bool values = call.size() == 4 && same_word(call[3], "WITHVALUES");
   if (call.size() > (values ? 4U : 3U)) throw_syntax();
-  auto chosen = choose_with_repeats(hash, count);
+  auto chosen = choose_with_repeats(hash, count, values, call.reply.room());
   const bool nested = values && call.reply.version() >= 3;
   call.reply.array(chosen.size() * (values && !nested ? 2 : 1));
   for (const auto& [name, value] : chosen) {
@@ -201,12 +209,15 @@ constexpr Command kHashCommands[] = {
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> choose_with_repeats(const Opened& opened,
-                                                                     int64_t count) {
+                                                                     int64_t count, bool values,
+                                                                     ReplyRoom room) {
   constexpr int64_t kCountMax = 1 << 16;
-  if (count >= 0) return opened.choose(static_cast<uint64_t>(count));
+  if (count >= 0) return opened.choose(static_cast<uint64_t>(count), values, room);
   if (count < -kCountMax) throw CommandError("ERR value is out of range");
   std::vector<std::pair<std::string, std::string>> all;
-  for (int64_t i = 0; i < -count && opened.exists(); ++i) all.push_back(opened.choose(1).at(0));
+  for (int64_t i = 0; i < -count && opened.exists(); ++i) {
+    all.push_back(opened.choose(1, values, room).at(0));
+  }
   return all;
 }
 

@@ -181,11 +181,13 @@ void run_move(Call& call) {
 void run_scan(Call& call) {
   ScanArguments arguments = parse_scan(call, 1);
   std::vector<std::string> found;
+  ReplyRoom room = call.reply.room();
   const uint64_t next =
       call.keys().scan_keys(call.session.database, arguments.cursor, arguments.count,
                             [&](std::string_view, std::string_view key, Type type) {
                               if (fits_pattern(arguments.pattern, key) &&
                                   (arguments.type.empty() || arguments.type == to_string(type))) {
+                                room.take(key.size());
                                 found.emplace_back(key);
                               }
                               return true;
@@ -195,9 +197,12 @@ void run_scan(Call& call) {
 
 void run_keys(Call& call) {
   std::vector<std::string> found;
+  ReplyRoom room = call.reply.room();
   call.keys().visit_keys(call.session.database, "", 1024,
                          [&](std::string_view, std::string_view key, Type) {
-                           if (fits_pattern(call[1], key)) found.emplace_back(key);
+                           if (!fits_pattern(call[1], key)) return true;
+                           room.take(key.size());
+                           found.emplace_back(key);
                            return true;
                          });
   call.reply.array(found.size());

@@ -25,16 +25,21 @@ class List : public Opened {
     keys().put_element(raw(), element(front ? 0 : count()), value);
     ++header().count;
   }
-  std::string pop(bool front) {
-    const std::string key = element(front ? 0 : count() - 1);
+  std::string_view at(uint64_t number) {
     std::string_view value;
-    if (!keys().find_element(key, value)) {
+    if (!keys().find_element(element(number), value)) {
       throw Error(ErrorCode::kCorrupt, "an element of a list is missing");
     }
-    std::string copy(value);
-    keys().remove_element(raw(), key);
+    return value;
+  }
+  void drop(bool front) {
+    keys().remove_element(raw(), element(front ? 0 : count() - 1));
     if (front) ++header().first;
     --header().count;
+  }
+  std::string pop(bool front) {
+    std::string copy(at(front ? 0 : count() - 1));
+    drop(front);
     return copy;
   }
   // From `begin` to before `end`, until `visit` returns false.
@@ -88,8 +93,12 @@ void pop(Call& call, bool front) {
   if (!list.exists()) return one ? call.reply.null() : call.reply.null_array();
   const uint64_t count = std::min(wanted, list.count());
   if (!one) call.reply.array(count);
+  // What cannot be told is not removed.
   for (uint64_t i = 0; i < count; ++i) {
-    call.reply.bulk(list.pop(front));
+    call.reply.bulk(list.at(front ? i : list.count() - 1 - i));
+  }
+  for (uint64_t i = 0; i < count; ++i) {
+    list.drop(front);
     list.checkpoint();
   }
   if (count > 0) list.end();

@@ -106,6 +106,10 @@ void run_sync(Call& call) {
     const int64_t bytes = std::clamp<int64_t>(integer_of(call[2]), 1, kChunkBytesMax);
     std::string chunk;
     sync->more(static_cast<uint64_t>(bytes), chunk);
+    // However large: what was written together is told in one piece, and nothing piles up behind
+    // it.
+    constexpr size_t kAround = 32;  // length and ends of line
+    call.reply.out().reserve(chunk.size() + kAround);
     call.reply.bulk(chunk);
   } else if (same_word(what, "ACK") && call.size() == 3) {
     sync->acknowledge(positions_in(call, call[2]));

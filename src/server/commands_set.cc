@@ -72,25 +72,28 @@ void run_smembers(Call& call) {
 void run_spop(Call& call) {
   Opened set(call, 1, Type::kSet);
   const bool one = call.size() == 2;
-  const auto chosen = set.choose(one ? 1 : count_of(call[2]));
+  ReplyRoom room = call.reply.room();
+  const auto chosen = set.choose(one ? 1 : count_of(call[2]), false, room);
+  // What cannot be told is not removed.
+  if (!one) call.reply.set(chosen.size());
+  if (one && chosen.empty()) call.reply.null();
+  for (const auto& [name, value] : chosen) call.reply.bulk(name);
   for (const auto& [name, value] : chosen) {
     set.remove(name);
     --set.header().count;
     set.checkpoint();
   }
   if (!chosen.empty()) set.end();
-  if (one) return chosen.empty() ? call.reply.null() : call.reply.bulk(chosen[0].first);
-  call.reply.set(chosen.size());
-  for (const auto& [name, value] : chosen) call.reply.bulk(name);
 }
 
 void run_srandmember(Call& call) {
   const Opened set(call, 1, Type::kSet);
   if (call.size() == 2) {
-    const auto chosen = set.choose(1);
+    ReplyRoom room = call.reply.room();
+    const auto chosen = set.choose(1, false, room);
     return chosen.empty() ? call.reply.null() : call.reply.bulk(chosen[0].first);
   }
-  const auto chosen = choose_with_repeats(set, integer_of(call[2]));
+  const auto chosen = choose_with_repeats(set, integer_of(call[2]), false, call.reply.room());
   call.reply.array(chosen.size());
   for (const auto& [name, value] : chosen) call.reply.bulk(name);
 }
@@ -116,14 +119,19 @@ void run_smove(Call& call) {
 enum class Combination : uint8_t { kUnion, kIntersection, kDifference };
 
 // The members of several sets together, each once.
-std::set<std::string> combine(Call& call, size_t first_key, size_t keys, Combination how) {
+// `room`: of the reply that they are for.
+std::set<std::string> combine(Call& call, size_t first_key, size_t keys, Combination how,
+                              ReplyRoom* room = nullptr) {
   std::vector<Opened> sets;
   for (size_t i = 0; i < keys; ++i) sets.emplace_back(call, first_key + i, Type::kSet);
   std::set<std::string> members;
+  const auto add = [&](std::string_view name) {
+    if (members.emplace(name).second && room != nullptr) room->take(name.size());
+  };
   if (how == Combination::kUnion) {
     for (const Opened& set : sets) {
       set.visit(0, set.count(), [&](std::string_view name, std::string_view) {
-        members.emplace(name);
+        add(name);
         return true;
       });
     }
@@ -138,14 +146,15 @@ std::set<std::string> combine(Call& call, size_t first_key, size_t keys, Combina
     const bool fits = std::ranges::all_of(sets.begin() + 1, sets.end(), [&](const Opened& set) {
       return set.find(name, value) == (how == Combination::kIntersection);
     });
-    if (fits) members.emplace(name);
+    if (fits) add(name);
     return true;
   });
   return members;
 }
 
 void reply_combined(Call& call, Combination how) {
-  const std::set<std::string> members = combine(call, 1, call.size() - 1, how);
+  ReplyRoom room = call.reply.room();
+  const std::set<std::string> members = combine(call, 1, call.size() - 1, how, &room);
   call.reply.set(members.size());
   for (const std::string& name : members) call.reply.bulk(name);
 }

@@ -234,9 +234,10 @@ void reply_members(Call& call, const Members& members, bool with_scores) {
   }
 }
 
-// By place: [first, last], below 0 from the end; of the order that `downwards` says.
+// By place: [first, last], below 0 from the end; of the order that `downwards` says. `room`: of the
+// reply that they are for.
 Members members_by_rank(const SortedSet& set, std::string_view first, std::string_view last,
-                        bool downwards) {
+                        bool downwards, ReplyRoom* room = nullptr) {
   const auto count = static_cast<int64_t>(set.count());
   int64_t begin = integer_of(first);
   int64_t end = integer_of(last);
@@ -248,7 +249,9 @@ Members members_by_rank(const SortedSet& set, std::string_view first, std::strin
   int64_t at = 0;
   set.visit_scores(downwards ? kInfinity : -kInfinity, downwards, static_cast<uint64_t>(end) + 1,
                    [&](std::string_view name, double score) {
-                     if (at++ >= begin) members.emplace_back(name, score);
+                     if (at++ < begin) return true;
+                     if (room != nullptr) room->take(name.size());
+                     members.emplace_back(name, score);
                      return at <= end;
                    });
   return members;
@@ -259,9 +262,11 @@ struct Limit {
   int64_t count = -1;  // all
 };
 
-Members members_in(const SortedSet& set, const Range& range, bool downwards, const Limit& limit) {
-  Members members;
-  if (limit.offset < 0 || limit.count == 0) return members;
+template <typename Visit>
+void visit_range(const SortedSet& set, const Range& range, bool downwards, const Limit& limit,
+                 Visit visit) {
+  if (limit.offset < 0 || limit.count == 0) return;
+  int64_t left = limit.count;
   double from = downwards ? range.max.score : range.min.score;
   if (range.by_name) from = downwards ? kInfinity : -kInfinity;
   int64_t skip = limit.offset;
@@ -269,8 +274,17 @@ Members members_in(const SortedSet& set, const Range& range, bool downwards, con
     if (downwards ? range.above(score, name) : range.below(score, name)) return true;
     if (downwards ? range.below(score, name) : range.above(score, name)) return range.by_name;
     if (skip-- > 0) return true;
+    visit(name, score);
+    return left < 0 || --left > 0;
+  });
+}
+
+Members members_in(const SortedSet& set, const Range& range, bool downwards, const Limit& limit,
+                   ReplyRoom* room = nullptr) {
+  Members members;
+  visit_range(set, range, downwards, limit, [&](std::string_view name, double score) {
+    if (room != nullptr) room->take(name.size());
     members.emplace_back(name, score);
-    return limit.count < 0 || static_cast<int64_t>(members.size()) < limit.count;
   });
   return members;
 }
@@ -317,21 +331,23 @@ Range range_of(std::string_view min, std::string_view max, bool by_name) {
                  : Range{false, score_bound(min), score_bound(max)};
 }
 
-Members select(Call& call, const SortedSet& set, size_t first, const RangeArguments& arguments) {
+Members select(Call& call, const SortedSet& set, size_t first, const RangeArguments& arguments,
+               ReplyRoom* room) {
   if (!arguments.by_score && !arguments.by_name) {
-    return members_by_rank(set, call[first], call[first + 1], arguments.downwards);
+    return members_by_rank(set, call[first], call[first + 1], arguments.downwards, room);
   }
   // Downwards, the greater bound comes first.
   const size_t min = first + (arguments.downwards ? 1 : 0);
   const size_t max = first + (arguments.downwards ? 0 : 1);
   return members_in(set, range_of(call[min], call[max], arguments.by_name), arguments.downwards,
-                    arguments.limit);
+                    arguments.limit, room);
 }
 
 void range(Call& call, RangeArguments arguments) {
   parse_range_options(call, 4, arguments);
   const SortedSet set(call, 1);
-  reply_members(call, select(call, set, 2, arguments), arguments.with_scores);
+  ReplyRoom room = call.reply.room();
+  reply_members(call, select(call, set, 2, arguments, &room), arguments.with_scores);
 }
 void run_zrange(Call& call) { range(call, {}); }
 void run_zrevrange(Call& call) { range(call, {.downwards = true}); }
@@ -362,14 +378,16 @@ void run_zrangestore(Call& call) {
   RangeArguments arguments;
   parse_range_options(call, 5, arguments);
   const SortedSet set(call, 2);
-  const Members members = select(call, set, 3, arguments);
+  const Members members = select(call, set, 3, arguments, nullptr);
   store_members(call, call.key(1), members);
 }
 
 void count(Call& call, bool by_name) {
   const SortedSet set(call, 1);
   const Range range = range_of(call[2], call[3], by_name);
-  call.reply.integer(static_cast<int64_t>(members_in(set, range, false, {}).size()));
+  int64_t members = 0;
+  visit_range(set, range, false, {}, [&](std::string_view, double) { ++members; });
+  call.reply.integer(members);
 }
 void run_zcount(Call& call) { count(call, false); }
 void run_zlexcount(Call& call) { count(call, true); }
@@ -402,24 +420,27 @@ void pop_by_score(Call& call, bool greatest) {
   const uint64_t wanted = one ? 1 : count_of(call[2]);
   Members members;
   if (wanted > 0) {
+    ReplyRoom room = call.reply.room();
     set.visit_scores(greatest ? kInfinity : -kInfinity, greatest, wanted,
                      [&](std::string_view name, double score) {
+                       room.take(name.size());
                        members.emplace_back(name, score);
                        return members.size() < wanted;
                      });
   }
-  for (const auto& [name, score] : members) {
-    set.take(name, score);
-    set.checkpoint();
-  }
-  if (!members.empty()) set.end();
   const bool nested = call.reply.version() >= 3 && !one;
+  // What cannot be told is not removed.
   call.reply.array(members.size() * (nested ? 1 : 2));
   for (const auto& [name, score] : members) {
     if (nested) call.reply.array(2);
     call.reply.bulk(name);
     call.reply.real(score);
   }
+  for (const auto& [name, score] : members) {
+    set.take(name, score);
+    set.checkpoint();
+  }
+  if (!members.empty()) set.end();
 }
 void run_zpopmin(Call& call) { pop_by_score(call, false); }
 void run_zpopmax(Call& call) { pop_by_score(call, true); }
@@ -464,13 +485,15 @@ void run_zscan(Call& call) {
 void run_zrandmember(Call& call) {
   const SortedSet set(call, 1);
   if (call.size() == 2) {
-    const auto chosen = set.choose(1);
+    ReplyRoom room = call.reply.room();
+    const auto chosen = set.choose(1, false, room);
     return chosen.empty() ? call.reply.null() : call.reply.bulk(chosen[0].first);
   }
   const bool scores = call.size() == 4 && same_word(call[3], "WITHSCORES");
   if (call.size() > (scores ? 4U : 3U)) throw_syntax();
   Members members;
-  for (const auto& [name, value] : choose_with_repeats(set, integer_of(call[2]))) {
+  for (const auto& [name, value] :
+       choose_with_repeats(set, integer_of(call[2]), true, call.reply.room())) {
     members.emplace_back(name, real_of_ordered(read_ordered(value)));
   }
   reply_members(call, members, scores);
@@ -515,6 +538,9 @@ void combine(Call& call, ScoredCombination combination, bool stores) {
     }
   }
   std::map<std::string, std::pair<double, size_t>, std::less<>> all;
+  // No more is told of an intersection, or a difference, than its first set has.
+  ReplyRoom room = call.reply.room();
+  const bool is_union = combination == ScoredCombination::kUnion;
   for (size_t i = 0; i < keys; ++i) {
     const auto add = [&](std::string_view name, double score) {
       double weighted = score * weights[i];
@@ -525,7 +551,10 @@ void combine(Call& call, ScoredCombination combination, bool stores) {
         return true;
       }
       const auto [at, is_new] = all.try_emplace(std::string(name), weighted, 1);
-      if (is_new) return true;
+      if (is_new) {
+        if (is_union && !stores) room.take(name.size());
+        return true;
+      }
       auto& [sum, seen] = at->second;
       ++seen;
       if (aggregate == "SUM") sum = std::isnan(sum + weighted) ? 0 : sum + weighted;

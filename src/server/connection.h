@@ -15,6 +15,9 @@ inline constexpr int kRequestsMax = 1000;  // of a connection in a turn
 // That are parsed before the first of them is run.
 inline constexpr size_t kAheadRequests = 32;
 inline constexpr size_t kOutputMax = size_t{1} << 20;  // bytes of replies in a turn
+// Replies that wait: nothing more is executed.
+inline constexpr size_t kOutputPauseBytes = size_t{1} << 20;
+inline constexpr size_t kBufferKeepBytes = size_t{64} << 10;  // of one that is empty
 
 struct Connection;
 class TlsChannel;
@@ -36,8 +39,8 @@ class Session {
   // keys must not move until execute(). Throws as execute().
   virtual void look_ahead(Connection& /*connection*/, std::vector<std::string_view>& /*keys*/) {}
   // Carries out requests that have come, some of them if they are many; their replies go to `out`.
-  // The caller holds the execution lock. Throws nothing but std::bad_alloc, for which the
-  // connection is closed.
+  // One that is beyond its bound is an error. The caller holds the execution lock. Throws nothing
+  // but std::bad_alloc, for which the connection is closed.
   virtual Outcome execute(Connection& connection) = 0;
   // The writes of this turn may not be durable: what takes the place of the replies of the turn.
   virtual void refuse_turn(Connection& connection) = 0;
@@ -47,7 +50,7 @@ class Session {
   // now. With the execution lock.
   virtual bool is_waiting() const { return false; }
   virtual bool is_due() const { return false; }
-  // Whether a reply may be larger than `output-bytes-max`.
+  // Whether a reply may be larger than `output-bytes-max`, and wait.
   virtual bool has_large_replies() const { return false; }
   // The connection goes. With the execution lock.
   virtual void leave() {}
@@ -62,7 +65,7 @@ struct Connection {
   std::unique_ptr<Session> session;
   std::unique_ptr<TlsChannel> tls;
 
-  // What has come and is to be read, in plain text; the replies.
+  // What has come and is to be read, in plain text; the replies, which have a bound.
   Buffer in;
   Buffer out;
   // The same as they go over the wire.

@@ -60,8 +60,8 @@ class Driver {
   // Waits up to `timeout_ms`, and lets `events` tell what has happened.
   virtual void wait(int timeout_ms, Events& events) = 0;
   // Bytes that wait to be sent.
-  static size_t unsent(Connection& connection) {
-    return connection.wire_out().size() + connection.sending.size();
+  static size_t unsent(const Connection& connection) {
+    return connection.out.size() + connection.tls_out.size() + connection.sending.size();
   }
 };
 

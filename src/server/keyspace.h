@@ -176,9 +176,11 @@ class Keyspace {
 
   // Calls `visit` for records in the order of their keys, upwards from the first that is not less
   // than `from`, or downwards from the last that is not greater, until it returns false. With what
-  // an open group has. Needs an ordered index. `wanted`: how many will be asked for.
+  // an open group has. Needs an ordered index. `wanted`: how many will be asked for. `keys_only`:
+  // the values are of no use.
   using Visit = std::function<bool(std::string_view raw, std::string_view value)>;
-  void scan(std::string_view from, bool downwards, uint64_t wanted, const Visit& visit) const;
+  void scan(std::string_view from, bool downwards, uint64_t wanted, const Visit& visit,
+            bool keys_only = false) const;
   // Calls `visit` for keys of a database; the first `from` on, if the index is ordered. Until it
   // returns false.
   using VisitKey = std::function<bool(std::string_view raw, std::string_view key, Type type)>;

@@ -15,13 +15,13 @@ constexpr uint64_t kTags = store::HashIndex::kTags;
 
 }  // namespace
 
-void Keyspace::scan(std::string_view from, bool downwards, uint64_t wanted,
-                    const Visit& visit) const {
+void Keyspace::scan(std::string_view from, bool downwards, uint64_t wanted, const Visit& visit,
+                    bool keys_only) const {
   require_shown();
   turn_.store().require_ordered();
   turn_.require_all_ready();
   store::StoreCursor cursor(turn_.store(), std::max<uint64_t>(wanted, 1));
-  cursor.seek({.key = from, .downwards = downwards});
+  cursor.seek({.key = from, .downwards = downwards, .keys_only = keys_only});
   const auto step = [&] { downwards ? cursor.previous() : cursor.next(); };
   if (group_.empty()) {
     for (; cursor.valid(); step()) {

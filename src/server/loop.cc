@@ -20,9 +20,6 @@ namespace perdure::server {
 
 namespace {
 
-constexpr size_t kOutputPauseBytes = size_t{1}
-                                     << 20;  // replies that wait: nothing more is executed
-constexpr size_t kBufferKeepBytes = size_t{64} << 10;
 constexpr uint64_t kLookMs = 100;
 constexpr uint64_t kDrainMs = 5000;
 constexpr uint64_t kReapElements = 256;
@@ -198,6 +195,7 @@ void Loop::welcome(int fd, Face face) {
     connection->peer = peer_address(fd).text();
     connection->id = server_.next_connection_id();
     connection->accepted_ms = connection->active_ms = connection->taking_ms = now_ms_;
+    connection->out.set_bound(&server_.limits().output_bound);
     if (face == Face::kTlsResp) connection->tls = server_.tls()->accept();
     {
       // It looks at settings that CONFIG SET may change.
@@ -267,6 +265,14 @@ void Loop::execute(const std::vector<Connection*>& ready) {
   }
 }
 
+// More waits than replies alone can be: `out` has its bound, and what had left it before the last
+// of them began was less than kOutputPauseBytes, but for what TLS adds.
+bool Loop::has_too_much(const Connection& connection) const {
+  const uint64_t most =
+      server_.limits().output_bound.load(std::memory_order_relaxed) + 2 * kOutputPauseBytes;
+  return Driver::unsent(connection) > most && !connection.session->has_large_replies();
+}
+
 bool Loop::may_execute(Connection& connection) {
   return !connection.is_broken && !connection.is_closing &&
          Driver::unsent(connection) < kOutputPauseBytes;  // else until they have gone
@@ -274,7 +280,11 @@ bool Loop::may_execute(Connection& connection) {
 
 void Loop::execute_one(Connection& connection) {
   connection.turn_begin = connection.out.size();
-  if (!may_execute(connection)) return;
+  if (!may_execute(connection)) {
+    // Its replies may go in this very turn, and nothing else would tell that it may go on.
+    connection.is_ready = !connection.is_broken && !connection.is_closing;
+    return;
+  }
   try {
     const Session::Outcome outcome = connection.session->execute(connection);
     connection.is_waiting = connection.session->is_waiting();
@@ -295,14 +305,24 @@ void Loop::execute_one(Connection& connection) {
   }
 }
 
+void Loop::send(Connection& connection) {
+  for (bool has_more = true; has_more;) {
+    do_or_break(connection, [&] {
+      if (connection.tls != nullptr && !connection.tls->encrypt(connection)) {
+        connection.is_broken = true;
+      }
+    });
+    if (connection.is_broken || Driver::unsent(connection) == 0) return;
+    const bool is_encrypted = connection.tls != nullptr && !connection.tls_out.empty();
+    driver_->send(connection);
+    // What is not encrypted yet comes when that has gone, which may be at once.
+    has_more = is_encrypted && Driver::unsent(connection) == connection.out.size();
+  }
+}
+
 void Loop::after_turn(Connection& connection) {
   const bool has_more = connection.is_ready;
-  do_or_break(connection, [&] {
-    if (connection.tls != nullptr && !connection.tls->encrypt(connection)) {
-      connection.is_broken = true;
-    }
-  });
-  if (!connection.is_broken && Driver::unsent(connection) > 0) driver_->send(connection);
+  send(connection);
   if (connection.bytes_out > 0) {
     server_.metrics().bytes_out.fetch_add(connection.bytes_out, std::memory_order_relaxed);
     connection.bytes_out = 0;
@@ -310,8 +330,7 @@ void Loop::after_turn(Connection& connection) {
   const size_t unsent = Driver::unsent(connection);
   if (unsent == 0 || unsent < connection.unsent) connection.taking_ms = now_ms_;
   connection.unsent = unsent;
-  if (unsent > server_.limits().output_bytes_max.load(std::memory_order_relaxed) &&
-      !connection.session->has_large_replies()) {
+  if (has_too_much(connection)) {
     server_.log().write(LogLevel::kWarning, "connection {} does not take its replies: closed",
                         connection.id);
     connection.is_broken = true;
@@ -338,6 +357,7 @@ void Loop::after_turn(Connection& connection) {
     if (connection.tls != nullptr) connection.tls_in.shrink(kBufferKeepBytes);
   }
   connection.out.shrink(kBufferKeepBytes);
+  connection.tls_out.shrink(kBufferKeepBytes);
   do_or_break(connection,
               [&] { driver_->receive(connection, connection.session->bytes_wanted(connection)); });
   if (connection.is_broken) close(connection);
@@ -359,11 +379,10 @@ void Loop::deliver_mail() {
       do_or_break(connection, [&] { connection.out.append(*one.bytes); });
       // What comes at once may be a burst: not all of it beyond what may wait for one that does not
       // take it.
-      const size_t unsent =
-          Driver::unsent(connection) + (connection.tls != nullptr ? connection.out.size() : 0);
-      if (unsent > server_.limits().output_bytes_max.load(std::memory_order_relaxed) &&
-          !connection.session->has_large_replies()) {
-        connection.is_broken = true;
+      if (has_too_much(connection)) connection.is_broken = true;
+      if (connection.is_broken) {
+        server_.log().write(LogLevel::kWarning, "connection {} does not take its messages: closed",
+                            connection.id);
       }
     }
     if (connection.is_ready) continue;
@@ -407,7 +426,9 @@ void Loop::look_after_connections() {
     const size_t unsent = Driver::unsent(*connection);
     if (unsent == 0) connection->taking_ms = std::max(connection->taking_ms, looked_ms_);
     const bool stuck = unsent > 0 && slow_ms != 0 && now_ms_ - connection->taking_ms > slow_ms;
-    const bool half = unsent == 0 && slow_ms != 0 && !waits_for_us && !connection->in.empty() &&
+    const bool has_begun =
+        !connection->in.empty() || (connection->tls != nullptr && !connection->tls->is_agreed());
+    const bool half = unsent == 0 && slow_ms != 0 && !waits_for_us && has_begun &&
                       now_ms_ - connection->active_ms > slow_ms;
     const bool idle =
         idle_ms != 0 && unsent == 0 && !waits_for_us && now_ms_ - connection->active_ms > idle_ms;

@@ -67,8 +67,10 @@ class Loop {
   void welcome(int fd, Face face);
   void note_input(Connection& connection);
   void execute(const std::vector<Connection*>& ready);
+  bool has_too_much(const Connection& connection) const;
   static bool may_execute(Connection& connection);
   void execute_one(Connection& connection);
+  void send(Connection& connection);
   void after_turn(Connection& connection);
   void deliver_mail();
   void close(Connection& connection);

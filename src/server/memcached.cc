@@ -141,6 +141,10 @@ void MemcachedSession::run(Connection& connection) {
     connection.out.truncate(begin);
     quiet_ = false;
     say(kMemcachedLoading);
+  } catch (const BufferFull&) {
+    connection.out.truncate(begin);
+    quiet_ = false;
+    say("SERVER_ERROR out of memory writing get response");
   } catch (const Error& error) {
     connection.out.truncate(begin);
     quiet_ = false;

@@ -211,6 +211,8 @@ void MemcachedSession::run_binary() {
     fail(Status::kInvalid);
   } catch (const store::NotReady&) {
     fail(Status::kTemporary);
+  } catch (const BufferFull&) {
+    fail(Status::kNoMemory);
   } catch (const Error& error) {
     switch (error.code()) {
       case ErrorCode::kPoolFull:

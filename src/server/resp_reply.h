@@ -12,6 +12,18 @@
 
 namespace perdure::server {
 
+// What a command collects before it tells it: no more than can be told.
+class ReplyRoom {
+ public:
+  explicit ReplyRoom(const Buffer& out) : out_(out) {}
+  // So many bytes more are to be told. Throws BufferFull.
+  void take(size_t bytes) { out_.require(bytes_ += bytes); }
+
+ private:
+  const Buffer& out_;
+  size_t bytes_ = 0;
+};
+
 class RespReply {
  public:
   explicit RespReply(Buffer& out) : out_(&out) {}
@@ -47,6 +59,7 @@ class RespReply {
     to[1] = '\n';
     out_->commit(head_bytes + bytes.size() + 2);
   }
+  ReplyRoom room() const { return ReplyRoom(*out_); }
   void null() { out_->append(version_ >= 3 ? "_\r\n" : "$-1\r\n"); }
   void null_array() { out_->append(version_ >= 3 ? "_\r\n" : "*-1\r\n"); }
   void array(size_t count) { number('*', static_cast<int64_t>(count)); }

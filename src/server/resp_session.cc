@@ -336,6 +336,9 @@ void RespSession::call(const Command& command, std::span<const std::string_view>
   } catch (const Error& error) {
     exec_error = words_of(error);
     undo(exec_error);
+  } catch (const BufferFull&) {
+    exec_error = "ERR the reply exceeds output-bytes-max";
+    undo(exec_error);
   } catch (const std::bad_alloc&) {
     exec_error = "OOM out of memory";
     undo(exec_error);

@@ -72,7 +72,8 @@ void Server::apply_limits() {
   limits_.connections_max = config_.connections_max;
   limits_.idle_timeout_s = config_.idle_timeout_s;
   limits_.slow_timeout_s = config_.slow_timeout_s;
-  limits_.output_bytes_max = config_.output_bytes_max;
+  limits_.output_bound =
+      std::min(config_.output_bytes_max, UINT64_MAX / 2) + kOutputPauseBytes + kOutputMax;
   events_.set_kinds(config_.notify_events);
 }
 

@@ -41,7 +41,8 @@ struct LiveLimits {
   std::atomic<uint32_t> connections_max;
   std::atomic<uint32_t> idle_timeout_s;
   std::atomic<uint32_t> slow_timeout_s;
-  std::atomic<uint64_t> output_bytes_max;
+  // Of Connection::out: `output-bytes-max`, and what may wait before the reply that takes so much.
+  std::atomic<uint64_t> output_bound;
 };
 
 struct SlowEntry {

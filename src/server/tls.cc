@@ -15,7 +15,8 @@ namespace perdure::server {
 
 namespace {
 
-constexpr int kChunk = 16 << 10;  // of a record of TLS
+constexpr int kChunk = 16 << 10;                   // of a record of TLS
+constexpr size_t kWireBytesMax = size_t{1} << 20;  // that wait for the socket, or a record more
 
 struct FreeSsl {
   void operator()(SSL* ssl) const { ::SSL_free(ssl); }
@@ -54,16 +55,19 @@ class Channel final : public TlsChannel {
 
   bool encrypt(Connection& connection) override {
     Buffer& out = connection.out;
-    while (!out.empty()) {
+    while (!out.empty() && connection.tls_out.size() < kWireBytesMax) {
       ::ERR_clear_error();
-      const int bytes = static_cast<int>(std::min<size_t>(out.size(), INT_MAX));
+      const int bytes = static_cast<int>(std::min<size_t>(out.size(), kChunk));
       const int taken = ::SSL_write(ssl_.get(), out.data(), bytes);
       if (taken <= 0) return ::SSL_get_error(ssl_.get(), taken) == SSL_ERROR_WANT_READ;
       out.consume(static_cast<size_t>(taken));
+      take_wire(connection);
     }
     take_wire(connection);
     return true;
   }
+
+  bool is_agreed() const override { return ::SSL_is_init_finished(ssl_.get()) != 0; }
 
  private:
   void take_wire(Connection& connection) {

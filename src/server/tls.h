@@ -14,8 +14,10 @@ class TlsChannel {
   virtual ~TlsChannel() = default;
   // From wire_in() to `in`. False if the connection cannot go on.
   virtual bool decrypt(Connection& connection) = 0;
-  // From `out` to wire_out(); the same.
+  // From `out` to wire_out(), as much as is sent at once; the rest stays. The same.
   virtual bool encrypt(Connection& connection) = 0;
+  // Whether both sides have agreed on keys.
+  virtual bool is_agreed() const = 0;
 };
 
 class TlsContext {

@@ -193,7 +193,7 @@ class UringDriver final : public Driver {
     }
     if (!connection.is_removed) {
       // All is sent, and input is awaited: nobody has to look at it.
-      const bool idle = kind == kSend && connection.reads && !connection.writes &&
+      const bool idle = kind == kSend && connection.reads && Driver::unsent(connection) == 0 &&
                         !connection.is_broken && !connection.is_closing;
       if (!idle) events.changed.push_back(&connection);
     } else if (connection.pending == 0) {
@@ -219,6 +219,7 @@ class UringDriver final : public Driver {
   void note_sent(Connection& connection, int result) {
     if (result > 0) {
       connection.sending.consume(static_cast<size_t>(result));
+      connection.sending.shrink(kBufferKeepBytes);  // nobody may look at it for long
       connection.bytes_out += static_cast<uint64_t>(result);
     } else if (result != -EINTR && result != -EAGAIN) {
       connection.is_broken = true;

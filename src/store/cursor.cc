@@ -26,10 +26,12 @@ void StoreCursor::place(const ScanFrom& from) {
   sources_.swap(placed.sources_);
   order_.swap(placed.order_);
   downwards_ = placed.downwards_;
+  keys_only_ = placed.keys_only_;
 }
 
 void StoreCursor::read_from(const ScanFrom& from) {
   downwards_ = from.downwards;
+  keys_only_ = from.keys_only;
   if (store_.cut_by_boundaries()) {
     const uint32_t last = store_.partitions() - 1;
     const uint32_t number = from.whole ? (downwards_ ? last : 0) : store_.place_of(from.key).number;
@@ -73,7 +75,7 @@ void StoreCursor::fill(Source& source, const ScanFrom& from) const {
     if (!source.records.empty() || !store_.cut_by_boundaries()) return;
     if (source.number == (downwards_ ? 0 : store_.partitions() - 1)) return;
     source.number += downwards_ ? -1 : 1;
-    next = {.whole = true, .downwards = downwards_};
+    next = {.whole = true, .downwards = downwards_, .keys_only = keys_only_};
   }
 }
 
@@ -99,7 +101,8 @@ void StoreCursor::step() {
   if (reads) {
     spare_.number = source.number;
     spare_.chunk = source.chunk;
-    fill(spare_, {.key = key_of(source), .beyond = true, .downwards = downwards_});
+    fill(spare_,
+         {.key = key_of(source), .beyond = true, .downwards = downwards_, .keys_only = keys_only_});
   }
   std::ranges::pop_heap(order_, [&](uint32_t a, uint32_t b) { return comes_later(a, b); });
   order_.pop_back();
@@ -113,7 +116,7 @@ void StoreCursor::step() {
 
 // From the current record on the other way.
 void StoreCursor::turn(bool downwards) {
-  place({.key = key(), .beyond = true, .downwards = downwards});
+  place({.key = key(), .beyond = true, .downwards = downwards, .keys_only = keys_only_});
 }
 
 std::string_view StoreCursor::value() const {

@@ -25,7 +25,8 @@ class StoreCursor {
                        const StoreSnapshot* snapshot = nullptr)
       : store_(store), snapshot_(snapshot), wanted_(wanted) {}
 
-  // Throws what reading the store throws: then it stands nowhere.
+  // `from.keys_only` not with a snapshot. Throws what reading the store throws: then it stands
+  // nowhere.
   void seek(const ScanFrom& from);
   bool valid() const { return !order_.empty(); }
   // Throw the same: then it stands where it stood, and the next call tries again. So no scan goes
@@ -73,6 +74,7 @@ class StoreCursor {
   Source spare_{};               // its memory
   std::vector<uint32_t> order_;  // a heap of those that have records; the first has the current one
   bool downwards_ = false;
+  bool keys_only_ = false;
 };
 
 }  // namespace perdure::store

@@ -568,7 +568,8 @@ void Partition::scan(const ScanFrom& from, uint64_t now_ms, const VisitUntil& vi
     if (has_expired(record, now_ms)) continue;
     // Its key decides where it stands.
     require_intact(location, record);
-    if (!visit(key_of(record), {value_of(record), record.version, record.expiry_ms})) return;
+    const std::string_view value = from.keys_only ? std::string_view() : value_of(record);
+    if (!visit(key_of(record), {value, record.version, record.expiry_ms})) return;
   }
 }
 

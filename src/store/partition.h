@@ -129,6 +129,7 @@ struct ScanFrom {
   bool whole = false;   // from the first record, or the last one; then there is no key
   bool beyond = false;  // without the record of the key itself
   bool downwards = false;
+  bool keys_only = false;            // values are not read, and said to be empty
   uint64_t expected = ~uint64_t{0};  // about how many records will be asked for
 };
 

@@ -188,5 +188,16 @@ TEST_F(MemcachedBinary, AsksForThePasswordBySasl) {
   EXPECT_THROW(start(), Error);
 }
 
+TEST_F(MemcachedBinary, AReplyThatIsTooLargeIsAnError) {
+  stop();
+  config.output_bytes_max = 1 << 20;
+  config.value_bytes_max = 8 << 20;
+  start();
+  Socket c = memcached();
+  EXPECT_EQ(ask(c, request(0x01, "a", std::string(4'000'000, 'x'), kNever)).status, 0);
+  EXPECT_EQ(ask(c, request(0x00, "a")).status, 0x82);
+  EXPECT_EQ(ask(c, request(0x0a)).status, 0);
+}
+
 }  // namespace
 }  // namespace perdure::test

@@ -121,5 +121,25 @@ TEST_F(Memcached, StaysAfterBadRequests) {
   EXPECT_EQ(ask(c, "version").substr(0, 8), "VERSION ");
 }
 
+TEST_F(Memcached, AReplyThatIsTooLargeIsAnError) {
+  stop();
+  config.output_bytes_max = 1 << 20;
+  config.value_bytes_max = 8 << 20;
+  start();
+  Socket c = memcached();
+  const std::string value(200'000, 'v');
+  EXPECT_EQ(ask(c, "set some 0 0 200000\r\n" + value), "STORED");
+  std::string keys;
+  for (int i = 0; i < 1000; ++i) keys += " some";
+  const std::string error = "SERVER_ERROR out of memory writing get response";
+  EXPECT_EQ(ask(c, "get" + keys), error);
+  EXPECT_EQ(ask(c, "gats 100" + keys), error);
+  EXPECT_EQ(ask(c, "version").substr(0, 8), "VERSION ");
+  EXPECT_EQ(ask(c, "set long 0 0 4000000\r\n" + std::string(4'000'000, 'v')), "STORED");
+  EXPECT_EQ(ask(c, "mg long v"), error);
+  EXPECT_EQ(ask(c, "mg long s"), "HD s4000000");
+  EXPECT_EQ(ask(c, "get some"), "VALUE some 0 200000");
+}
+
 }  // namespace
 }  // namespace perdure::test

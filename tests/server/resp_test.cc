@@ -1,9 +1,11 @@
 // Redis clients, over real sockets; with epoll and, where the kernel has it, io_uring.
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <optional>
 #include <set>
@@ -366,10 +368,10 @@ TEST_P(Resp, TransactionsKeepBackAndReplyWithinBounds) {
   EXPECT_EQ(c({"EXEC"}), "[50000001 50000001 50000001 50000001 50000001 50000001 1]");
   c({"SET", "some", std::string(100'000, 'x')});
   c({"MULTI"});
-  for (int i = 0; i < 20; ++i) c({"GET", "some"});
+  for (int i = 0; i < 40; ++i) c({"GET", "some"});
   c({"SET", "other", "1"});
   EXPECT_EQ(c({"EXEC"}),
-            "-EXECABORT Transaction discarded, nothing was done: its replies exceed "
+            "-EXECABORT Transaction discarded, nothing was done: ERR the reply exceeds "
             "output-bytes-max");
   EXPECT_EQ(c({"EXISTS", "other"}), "0");
 }
@@ -402,7 +404,7 @@ TEST_P(Resp, ATransactionThatIsDiscardedLeavesTheDatabase) {
   c({"MULTI"});
   EXPECT_EQ(c({"SELECT", "1"}), "QUEUED");
   c({"SET", "some", std::string(100'000, 'x')});
-  for (int i = 0; i < 20; ++i) c({"GET", "some"});
+  for (int i = 0; i < 40; ++i) c({"GET", "some"});
   EXPECT_TRUE(c({"EXEC"}).starts_with("-EXECABORT "));
   EXPECT_EQ(c({"GET", "some"}), "1");
   c({"MULTI"});
@@ -792,6 +794,210 @@ TEST_P(Resp, DoesNotReadFromAClientThatTakesNoReplies) {
   for (size_t i = 0; i < whole; ++i) {
     ASSERT_EQ(slow.read().elements.at(0).text.size(), 100000U);
   }
+}
+
+// Replies may go between two looks of a turn, while another client is served: what was asked for
+// behind them is done all the same.
+TEST_P(Resp, GoesOnWithAClientThatTakesItsRepliesMeanwhile) {
+  start();
+  RespClient others[] = {resp(), resp()};
+  const std::string sleep = RespClient::encode({"DEBUG", "SLEEP", "0.15"});
+  others[0]({"SET", "v", std::string(500'000, 'x')});
+  // How much waits where depends on the system's buffers.
+  for (size_t values = 6; values < 20; ++values) {
+    RespClient slow = resp();
+    std::vector<std::string> mget = {"MGET"};
+    mget.resize(1 + values, "v");
+    slow.write(mget);
+    slow.write({"PING"});
+    const std::string value = "$500000\r\n" + std::string(500'000, 'x') + "\r\n";
+    size_t left = 2 + std::to_string(values).size() + 1 + values * value.size() + 7;  // and "+PONG"
+    const auto take = [&](size_t most) {
+      std::string bytes(65536, '\0');
+      for (size_t taken = 0; taken < most;) {
+        const ssize_t got = ::recv(slow.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+        if (got <= 0) return;
+        taken += static_cast<size_t>(got);
+        left -= static_cast<size_t>(got);
+      }
+    };
+    const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); };
+    pause();
+    others[0].send(sleep);
+    pause();
+    take(1'000'000);  // some can be sent in the next turn,
+    others[1].send(sleep);
+    others[0].read();
+    pause();
+    take(SIZE_MAX);  // and the rest at its end
+    others[1].read();
+    for (int i = 0; i < 60 && left > 0; ++i) {
+      take(SIZE_MAX);
+      if (left > 0) pause();
+    }
+    ASSERT_EQ(left, 0U) << values;
+  }
+}
+
+constexpr char kExceeds[] = "-ERR the reply exceeds output-bytes-max";
+
+TEST_P(Resp, AReplyThatIsTooLargeIsAnError) {
+  config.output_bytes_max = 1 << 20;
+  start();
+  RespClient c = resp();
+  const std::string value(100'000, 'v');
+  std::vector<std::string> hset = {"HSET", "hash"};
+  std::vector<std::string> sadd = {"SADD", "set"};
+  std::vector<std::string> zadd = {"ZADD", "scores"};
+  for (int i = 0; i < 100; ++i) {
+    const std::string number = std::to_string(i);
+    const std::string name = std::string(50'000, 'n') + number;
+    hset.insert(hset.end(), {"field" + number, value});
+    sadd.push_back(name);
+    zadd.insert(zadd.end(), {number, name});
+    c({"SET", name, "1"});
+    ASSERT_EQ(c({"RPUSH", "list", value}), std::to_string(i + 1));
+  }
+  ASSERT_EQ(c(hset), "100");
+  ASSERT_EQ(c(sadd), "100");
+  ASSERT_EQ(c(zadd), "100");
+  c({"SET", "some", value});
+  std::vector<std::string> mget = {"MGET"};
+  std::vector<std::string> hmget = {"HMGET", "hash"};
+  for (int i = 0; i < 1000; ++i) {
+    mget.emplace_back("some");
+    hmget.emplace_back("field1");
+  }
+  const std::vector<std::string> too_large[] = {
+      mget,
+      hmget,
+      {"HGETALL", "hash"},
+      {"HVALS", "hash"},
+      {"HRANDFIELD", "hash", "-60000", "WITHVALUES"},
+      {"HRANDFIELD", "hash", "90", "WITHVALUES"},
+      {"HSCAN", "hash", "0", "COUNT", "1000"},
+      {"LRANGE", "list", "0", "-1"},
+      {"LPOP", "list", "60"},
+      {"RPOP", "list", "60"},
+      {"DUMP", "hash"},
+      {"DUMP", "list"},
+      {"SMEMBERS", "set"},
+      {"SUNION", "set", "none"},
+      {"SINTER", "set", "set"},
+      {"SDIFF", "set", "none"},
+      {"SRANDMEMBER", "set", "-60000"},
+      {"SPOP", "set", "90"},
+      {"SSCAN", "set", "0", "COUNT", "1000"},
+      {"ZRANGE", "scores", "0", "-1"},
+      {"ZRANGEBYSCORE", "scores", "-inf", "+inf"},
+      {"ZRANGEBYLEX", "scores", "-", "+"},
+      {"ZUNION", "1", "scores"},
+      {"ZRANDMEMBER", "scores", "-60000"},
+      {"ZPOPMIN", "scores", "90"},
+      {"KEYS", "*"},
+      {"SCAN", "0", "COUNT", "100000"},
+  };
+  for (const std::vector<std::string>& one : too_large) {
+    EXPECT_EQ(c(one).substr(0, 60), kExceeds) << one[0];
+    ASSERT_EQ(c({"PING"}), "PONG") << one[0];
+  }
+  // What was not told was not removed.
+  EXPECT_EQ(c({"LLEN", "list"}), "100");
+  EXPECT_EQ(c({"SCARD", "set"}), "100");
+  EXPECT_EQ(c({"ZCARD", "scores"}), "100");
+  // What is not told does not count.
+  c({"HSET", "other", "field", std::string(10'000, 'v')});
+  EXPECT_EQ(c({"HRANDFIELD", "other", "-1000", "WITHVALUES"}), kExceeds);
+  EXPECT_EQ(c.call({"HRANDFIELD", "other", "-1000"}).elements.size(), 1000U);
+  EXPECT_EQ(c.call({"HKEYS", "hash"}).elements.size(), 100U);
+  EXPECT_EQ(c({"ZCOUNT", "scores", "-inf", "+inf"}), "100");
+  // As much as may be is told, whatever comes before it.
+  const std::string get = RespClient::encode({"GET", "some"});
+  std::string pipeline;
+  for (int i = 0; i < 20; ++i) pipeline += get;
+  mget.resize(11);
+  c.send(pipeline + RespClient::encode(mget));
+  for (int i = 0; i < 20; ++i) ASSERT_EQ(c.read().text, value);
+  EXPECT_EQ(c.read().elements.size(), 10U);
+  // Who is refused is not closed, whatever is on its way.
+  c({"SET", "below", std::string(900'000, 'v')});
+  c({"SET", "long", std::string(3'000'000, 'v')});
+  for (int i = 0; i < 20; ++i) {
+    c.write({"GET", "below"});
+    c.write({"GET", "long"});
+  }
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(c.read().text.size(), 900'000U);
+    const Reply reply = c.read();
+    ASSERT_TRUE(reply.kind == '-' || reply.text.size() == 3'000'000) << i;
+  }
+  // What CONFIG SET says is looked at at once, by all.
+  RespClient other = resp();
+  other({"CONFIG", "SET", "output-bytes-max", "64M"});
+  EXPECT_EQ(c.call({"HVALS", "hash"}).elements.size(), 100U);
+  EXPECT_EQ(c.call({"SPOP", "set", "90"}).elements.size(), 90U);
+  EXPECT_EQ(c.call({"ZPOPMAX", "scores", "90"}).elements.size(), 180U);
+  EXPECT_EQ(c.call({"RPOP", "list", "60"}).elements.size(), 60U);
+  EXPECT_EQ(c({"LLEN", "list"}), "40");
+}
+
+// Some kilobytes of a request ask for gigabytes: the server's memory does not grow beyond the
+// bound, and others are served.
+TEST_P(Resp, ALargeReplyTakesBoundedMemory) {
+  if (kUnderAddressSanitizer || kUnderThreadSanitizer) GTEST_SKIP() << "they keep what is freed";
+  config.output_bytes_max = 32 << 20;
+  start();
+  RespClient c = resp();
+  RespClient slow = resp();
+  c({"SETRANGE", "long", "7999999", "x"});
+  c({"HSET", "hash", "field", std::string(8'000'000, 'x')});
+  const auto peak_kib = [] {
+    std::ifstream status("/proc/self/status");
+    std::string word;
+    uint64_t number = 0;
+    while (status >> word) {
+      if (word == "VmHWM:" && status >> number) return number;
+    }
+    return number;
+  };
+  const uint64_t before = peak_kib();
+  std::vector<std::string> mget = {"MGET"};
+  std::vector<std::string> bitop = {"BITOP", "OR", "result"};
+  for (int i = 0; i < 250; ++i) {
+    mget.emplace_back("long");
+    if (i < 50) bitop.emplace_back("long");
+  }
+  EXPECT_EQ(c(mget).substr(0, 60), kExceeds);
+  EXPECT_EQ(c({"HRANDFIELD", "hash", "-250", "WITHVALUES"}).substr(0, 60), kExceeds);
+  EXPECT_EQ(c(bitop), "8000000");
+  // One that takes nothing keeps what it has asked for, and no more.
+  mget.resize(4);
+  for (int i = 0; i < 100; ++i) slow.write(mget);
+  EXPECT_EQ(c({"PING"}), "PONG");
+  EXPECT_LT(peak_kib() - before, uint64_t{200} << 10);
+  EXPECT_EQ(slow.read().elements.size(), 3U);
+}
+
+// Who asks for names does not wait until their values are read: those of 16 partitions, for each
+// name, took most of a minute.
+TEST_P(Resp, NamesByChanceAreToldWithoutValues) {
+  if (kUnderAddressSanitizer || kUnderThreadSanitizer) GTEST_SKIP() << "they take too long";
+  start();
+  RespClient c = resp();
+  std::vector<std::string> hset = {"HSET", "hash"};
+  for (int i = 0; i < 100; ++i) {
+    hset.push_back(std::to_string(i));
+    hset.emplace_back(100'000, 'v');
+  }
+  ASSERT_EQ(c(hset), "100");
+  const Reply reply = c.call({"HRANDFIELD", "hash", "-60000"});
+  std::set<std::string> names;
+  for (const Reply& one : reply.elements) names.insert(one.text);
+  EXPECT_EQ(reply.elements.size(), 60000U);
+  EXPECT_GT(names.size(), 80U);  // not each with the same chance
+  const Reply pairs = c.call({"HRANDFIELD", "hash", "-20", "WITHVALUES"});
+  ASSERT_EQ(pairs.elements.size(), 40U);
+  for (size_t i = 1; i < 40; i += 2) EXPECT_EQ(pairs.elements[i].text, hset[3]);
 }
 
 TEST_P(Resp, SilentClientsAreClosed) {
