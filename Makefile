@@ -22,7 +22,7 @@ TEXTS = *.md $(shell find docs lab examples python -name '*.md')
 ONE_THREAD = '^Catalog/(Batches|Boundaries|Damage|DropPower|FailingMediumTest|FailingTransaction|FullMedium|FullPool|Neighbours|OrderedModel|PoolMedium|Raise|RaiseCrash|RandomOperations|Refill|Shrink|ShrinkCrash|TornTransaction)[./]|$\
 ^(BulkEpochs|HashTables|Hot|LongDrop|NvTree|PlushTest|PoolInput|Raising|RaisingPlush|TryWrites)[./]|^Nodes/HotCombs|^Domains/(RaisingCrash|ManyNamesCrash)|^ManyNames[.](AreAs|Damage)|$\
 ^ManyStructures[.]AsMany|^Sheaf[.](AFullPool|AProcessDies)|^FollowPlacing[.]APower|^TypedTransactions[.](RefuseToOpenWith|AFlippedBit)|$\
-/Store[PmIndex]*DamageTest|/Store(Cache|Power)Test|/StoreRunsTest/[^W]|^PlushGrowthTest.OverflowsOfEarlierSessionsCount|^StoreTest.(EveryRecordOfAFullStore|OverwritingIsBounded)'
+/Store[PmIndex]*DamageTest|/Store(Cache|Power)Test|/StoreRunsTest/[^W]|^PlushGrowthTest.OverflowsOfEarlierSessionsCount|/LargeResp/|^StoreTest.(EveryRecordOfAFullStore|OverwritingIsBounded)'
 # Those in which several do, where pauses matter.
 SEVERAL_THREADS = '^(Catalog/(Concurrent|Pauses)|BzTree|BwTree|Structures/Tries/|Orders/PlushThreads|Runtime|Task|Balancer)|^Cuts/StoreCursorTest/|$\
 StoreTaskTest|/StoreSnapshotTest/|^DatabaseTest.(ManyThreads|TransactSucceeds)'

@@ -275,7 +275,8 @@ void visit_range(const SortedSet& set, const Range& range, bool downwards, const
     if (downwards ? range.below(score, name) : range.above(score, name)) return range.by_name;
     if (skip-- > 0) return true;
     visit(name, score);
-    return left < 0 || --left > 0;
+    if (left > 0) --left;
+    return left != 0;
   });
 }
 

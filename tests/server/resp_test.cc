@@ -32,6 +32,11 @@ class Resp : public ServerTest {
 INSTANTIATE_TEST_SUITE_P(Drivers, Resp, testing::Values("epoll", "uring"),
                          [](const auto& one) { return std::string(one.param); });
 
+// Requests and replies of many megabytes, by one client.
+class LargeResp : public Resp {};
+INSTANTIATE_TEST_SUITE_P(Drivers, LargeResp, testing::Values("epoll", "uring"),
+                         [](const auto& one) { return std::string(one.param); });
+
 TEST_P(Resp, SpeaksOfStrings) {
   start();
   RespClient c = resp();
@@ -351,7 +356,7 @@ TEST_P(Resp, TransactionsAreWholeAndWatch) {
 }
 
 // What a few bytes of a transaction make is bounded before it is there.
-TEST_P(Resp, TransactionsKeepBackAndReplyWithinBounds) {
+TEST_P(LargeResp, TransactionsKeepBackAndReplyWithinBounds) {
   config.output_bytes_max = 1 << 20;
   start();
   RespClient c = resp();
@@ -376,7 +381,7 @@ TEST_P(Resp, TransactionsKeepBackAndReplyWithinBounds) {
   EXPECT_EQ(c({"EXISTS", "other"}), "0");
 }
 
-TEST_P(Resp, LargeTransactionsAreCarriedOut) {
+TEST_P(LargeResp, LargeTransactionsAreCarriedOut) {
   start();
   RespClient c = resp();
   constexpr int kCommands = 100'000;
@@ -841,7 +846,7 @@ TEST_P(Resp, GoesOnWithAClientThatTakesItsRepliesMeanwhile) {
 
 constexpr char kExceeds[] = "-ERR the reply exceeds output-bytes-max";
 
-TEST_P(Resp, AReplyThatIsTooLargeIsAnError) {
+TEST_P(LargeResp, AReplyThatIsTooLargeIsAnError) {
   config.output_bytes_max = 1 << 20;
   start();
   RespClient c = resp();
