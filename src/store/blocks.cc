@@ -6,6 +6,7 @@
 
 #include "pm/checksum.h"
 #include "store/partition.h"
+#include "store/recent_snapshot.h"
 
 namespace perdure::store {
 
@@ -18,6 +19,7 @@ uint64_t Partition::header_checksum(const BlockHeader& header) const {
 }
 
 void Partition::fence() {
+  flush_moved();
   memory_.fence();
   unfenced_ = false;
 }
@@ -214,6 +216,7 @@ void Partition::open_block(Head& head) {
            .state = State::kOpen,
            .kept = head.kind == BlockKind::kLog};
   sites_[slot].seed = seed_of(header.incarnation);
+  if (writing_ != nullptr) writing_->replace(slot);
   if (config_.evicts) std::fill_n(&used_[slot * use_words()], use_words(), 0);
   write_header(block.offset, header);
   // Before the first record: what the block held before is not to be read as this use's, nor may
@@ -222,6 +225,7 @@ void Partition::open_block(Head& head) {
   fence();
   head.slot = slot;
   head.position = sizeof(BlockHeader);
+  if (&head == &moved_head_) flushed_to_ = head.position;
 }
 
 // Says where the head's records end. Durable with the next fence; until then, after a crash,

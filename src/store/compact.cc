@@ -13,6 +13,8 @@ namespace {
 // Garbage, in percent of what counts, if nobody has said how much.
 constexpr uint64_t kGarbagePercentMin = 5;
 constexpr uint64_t kGarbagePercentMost = 25;
+// Of a block, to guess what is needed of it: some 30 records of 20 + 100 bytes.
+constexpr uint64_t kGuessedFromBytes = 4096;
 
 }  // namespace
 
@@ -79,11 +81,13 @@ bool Partition::counts(const RecordView& record, Location location, uint64_t* en
   return *entry != PartitionIndex::kNone;
 }
 
-// What compaction of the block would write.
-uint64_t Partition::bytes_after_compaction(uint32_t slot) const {
+// What compaction of the block would write, as far as its first `look_at` bytes tell.
+uint64_t Partition::bytes_after_compaction(uint32_t slot, uint64_t look_at) const {
   const Block& block = blocks_[slot];
   uint64_t bytes = 0;
-  for (uint64_t at = sizeof(BlockHeader); at < sizeof(BlockHeader) + block.bytes;) {
+  uint64_t at = sizeof(BlockHeader);
+  const uint64_t end = at + std::min(look_at, block.bytes);
+  while (at < end) {
     const RecordView record = view_at({slot, at});
     uint64_t entry = 0;
     const bool invalidates = still_invalidates(record, block.incarnation);
@@ -100,7 +104,8 @@ uint64_t Partition::bytes_after_compaction(uint32_t slot) const {
     }
     at += record.bytes;
   }
-  return bytes;
+  const uint64_t looked_at = at - sizeof(BlockHeader);
+  return looked_at < block.bytes ? bytes * block.bytes / looked_at : bytes;
 }
 
 // What compaction of a block gains that leaves `needed` bytes. The end of a block that is too short
@@ -137,7 +142,8 @@ uint32_t Partition::fewest_live(uint64_t gain_bytes_min, bool thorough) {
   return best != kNoSlot && most >= gain_bytes_min ? best : kNoSlot;
 }
 
-// Sets victim_. Returns false if no block would give as much.
+// Sets victim_. Returns false if no block would give as much. Unless it must be thorough it looks at
+// a part of a block for what is needed of it, which a write waits for: a wrong guess costs work.
 bool Partition::choose_victim(uint64_t gain_bytes_min, bool thorough) {
   victim_is_stale_ = false;
   while (!stale_.empty()) {  // before any other: see recover()
@@ -170,7 +176,8 @@ bool Partition::choose_victim(uint64_t gain_bytes_min, bool thorough) {
       return true;
     }
     try {
-      const uint64_t needed = bytes_after_compaction(slot);
+      const uint64_t needed =
+          bytes_after_compaction(slot, thorough ? block.bytes : kGuessedFromBytes);
       if (gain_of(block, needed) >= gain_bytes_min) {
         victim_ = slot;
         cursor_ = sizeof(BlockHeader);
@@ -200,8 +207,8 @@ void Partition::count_expired() {
   }
 }
 
-void Partition::move_record(const RecordView& record, Location from, uint64_t entry) {
-  const Block& block = blocks_[from.slot()];
+void Partition::move_record(const RecordView& record, Location from, uint64_t entry,
+                            bool invalidates) {
   RecordParts parts{.flags = record.flags,
                     .version = record.version,
                     .superseded = record.superseded,
@@ -210,7 +217,7 @@ void Partition::move_record(const RecordView& record, Location from, uint64_t en
                     .value = record.value,
                     .overflow = record.overflow};
   parts.flags &= ~kGroupGoesOn;
-  if (!still_invalidates(record, block.incarnation)) parts.flags &= ~kSupersedes;
+  if (!invalidates) parts.flags &= ~kSupersedes;
   const Location to = append_moved(parts);
   if (record.has(kOverflow)) blocks_[record.overflow.slot].owner = to;
   discount(record, blocks_[from.slot()]);
@@ -227,9 +234,12 @@ void Partition::compact_record(const RecordView& record, Location here, uint64_t
                    .superseded = record.superseded};
   index_.tidy();
   const uint64_t entry = entry_of_record(record, here, hash);
-  const bool expired = may_expire(record, still_invalidates(record, incarnation));
-  if (entry != PartitionIndex::kNone && !expired) return move_record(record, here, entry);
-  if (still_invalidates(record, incarnation)) append_moved(mark);
+  const bool invalidates = still_invalidates(record, incarnation);
+  const bool expired = may_expire(record, invalidates);
+  if (entry != PartitionIndex::kNone && !expired) {
+    return move_record(record, here, entry, invalidates);
+  }
+  if (invalidates) append_moved(mark);
   if (entry == PartitionIndex::kNone) return;
   // It is removed, as if by a caller: until the block is unused a newer record of the key may come,
   // which does not know of this one.
@@ -289,8 +299,46 @@ bool Partition::may_lie(uint64_t garbage_bytes) const {
   return !is_short && (config_.evicts || !is_beyond(free_bytes));
 }
 
-// Moves on with compaction by about `budget_bytes` of a block. What it copies is durable with the
-// next fence, which must come before anything else is appended.
+// The copies that one step appends share lines, which a flush may throw out of the caches: so they
+// are flushed at its end, at once, or before a fence within it. Nothing relies on them sooner: they
+// have to be durable before anything else is appended, and the block that they come from goes a step
+// later.
+class Partition::FlushOfMoved {
+ public:
+  explicit FlushOfMoved(Partition& partition) : partition_(partition) {
+    partition_.flushed_to_ = partition_.moved_head_.position;
+    partition_.defers_flush_ = true;
+    partition_.prefetch_head(partition_.moved_head_, 0);
+  }
+  ~FlushOfMoved() {
+    partition_.flush_moved();
+    partition_.defers_flush_ = false;
+  }
+  FlushOfMoved(const FlushOfMoved&) = delete;
+  FlushOfMoved& operator=(const FlushOfMoved&) = delete;
+
+ private:
+  Partition& partition_;
+};
+
+void Partition::flush_moved() {
+  if (!defers_flush_ || moved_head_.slot == kNoSlot) return;
+  const uint64_t from = std::exchange(flushed_to_, moved_head_.position);
+  const char* at = pool_.at<char>(blocks_[moved_head_.slot].offset);
+  if (from < flushed_to_) memory_.flush(at + from, flushed_to_ - from);
+}
+
+// How much of a block one step compacts for what was written. A block gives back what is garbage in
+// it: where that is little there is more to move until it does, and steps that were too small for
+// it would leave whole blocks to the write that finds no room.
+uint64_t Partition::pace(const Block& block, uint64_t written_bytes) const {
+  const uint64_t gain = std::max(gain_of(block, block.live), payload_bytes() / 32);
+  const uint64_t written = std::min(written_bytes, payload_bytes());
+  return std::max(4 * written + 256, written * payload_bytes() / gain * 3 / 2);
+}
+
+// Moves on with compaction, by as much of a block as pace() says. What it copies is durable with
+// the next fence, which must come before anything else is appended.
 //
 // What damage leaves. A block that stays half moved has origins of copies, and what supersedes a
 // copy names the copy's block alone: once that one has been moved on and is gone, and the end of
@@ -312,7 +360,7 @@ bool Partition::may_lie(uint64_t garbage_bytes) const {
 //     or else all copies in the end of the log that is replayed, which finds the origin of each;
 //     where it meets the damage it reads the records, too. Then compaction is stopped again, at the
 //     same place.
-void Partition::compact_step(uint64_t budget_bytes) {
+void Partition::compact_step(uint64_t written_bytes) {
   if (emptied_ != kNoSlot) free_emptied();
   if (victim_ == kNoSlot) {
     const uint64_t garbage = garbage_bytes();
@@ -324,20 +372,21 @@ void Partition::compact_step(uint64_t budget_bytes) {
     const uint64_t gain = payload_bytes() / 100 * percent / 2 + 1;
     if (stale_.empty()) {
       if (may_lie(garbage)) return;
-      if (quiet_bytes_ > budget_bytes) {
-        quiet_bytes_ -= budget_bytes;
+      if (quiet_bytes_ > written_bytes) {
+        quiet_bytes_ -= written_bytes;
         return;
       }
     }
     if (!choose_victim(gain, false)) {
-      quiet_bytes_ = 8 * payload_bytes();
+      quiet_bytes_ = kQuietBlocks * payload_bytes();
       return;
     }
   }
   const Block& block = blocks_[victim_];
   const uint64_t end = sizeof(BlockHeader) + block.bytes;
   const uint64_t begun = cursor_;
-  const uint64_t stop = std::min(end, cursor_ + std::min(budget_bytes, payload_bytes()));
+  const uint64_t stop = std::min(end, cursor_ + pace(block, written_bytes));
+  const FlushOfMoved flush(*this);
   while (cursor_ < stop) {
     VictimRecords records;
     size_t count = 0;
@@ -438,7 +487,7 @@ bool Partition::choose_fitting_victim() {
       continue;
     }
     try {
-      const uint64_t needed = bytes_after_compaction(slot);
+      const uint64_t needed = bytes_after_compaction(slot, block.bytes);
       if (needed > rest || gain_of(block, needed) <= most) continue;
       most = gain_of(block, needed);
     } catch (const Error& error) {

@@ -176,7 +176,7 @@ void Partition::carry_out(uint32_t slot, const Eviction& plan) {
       ++stays;
       index_.reserve_changes(1);
       const uint64_t entry = entry_of_record(record, here, hash_of(key_of(record)));
-      move_record(record, here, entry);
+      move_record(record, here, entry, still_invalidates(record, incarnation));
       continue;
     }
     if (still_invalidates(record, incarnation)) {

@@ -157,6 +157,17 @@ bool Partition::get(uint64_t hash, std::string_view key, uint64_t now_ms, Found&
   return true;
 }
 
+// Brings lines into the caches that will be written after `bytes` more: else each record waits for
+// them, a store at a time.
+void Partition::prefetch_head(const Head& head, uint64_t bytes) const {
+  if (head.slot == kNoSlot) return;
+  constexpr uint64_t kAhead = 4 * pm::kLineBytes;
+  const char* block = pool_.at<char>(blocks_[head.slot].offset);
+  const uint64_t begin = head.position + bytes;
+  const uint64_t end = std::min<uint64_t>(begin + kAhead, config_.block_bytes);
+  for (uint64_t at = begin; at < end; at += pm::kLineBytes) pm::prefetch_to_change(block + at);
+}
+
 // Composes the record at the head, which has room for it.
 Location Partition::append(Head& head, const RecordParts& parts) {
   Block& block = blocks_[head.slot];
@@ -164,7 +175,11 @@ Location Partition::append(Head& head, const RecordParts& parts) {
   char* at = pool_.at<char>(block.offset + head.position);
   compose(parts, at);
   finish(at, bytes, seed_of(block.incarnation));
-  memory_.flush(at, bytes);
+  if (defers_flush_ && &head == &moved_head_) {
+    prefetch_head(head, bytes);
+  } else {
+    memory_.flush(at, bytes);
+  }
   unfenced_ = true;
   const Location location(head.slot, head.position);
   head.position += bytes;
@@ -302,6 +317,7 @@ bool Partition::put(uint64_t hash, const WriteRequest& request, uint64_t now_ms,
   now_ms_ = now_ms;
   using Condition = WriteRequest::Condition;
   require_fits(request.key, request.value);
+  prefetch_head(head_, 0);
   RecordView old;
   const uint64_t entry = find(hash, request.key, old, ahead);
   require_intact(entry, old);
@@ -479,22 +495,21 @@ void Partition::before_fence() {
   if (pool_.failed()) return;
   // What it moves is made durable by the fence that follows, before a later record may supersede
   // it: recover() relies on that.
-  const uint64_t budget = 4 * written_since_step_ + 256;
-  if (writing_ != nullptr) write_some_snapshot(written_since_step_);
-  written_since_step_ = 0;
+  const uint64_t written = std::exchange(written_since_step_, 0);
+  if (writing_ != nullptr) write_some_snapshot();
   bound_log();
   if (index_.is_damaged()) return;  // see compact_step()
   // What was written is there, whatever hinders compaction: it is tried again later, and a write
   // that needs the room says what is wrong.
   try {
-    compact_step(budget);
+    compact_step(written);
   } catch (const Error&) {
     if (pool_.failed()) throw;
     // They may be the room that it needs.
     checkpoint_now_ = checkpoint_now_ || !emptied_blocks_.empty();
-    quiet_bytes_ = 8 * payload_bytes();
+    quiet_bytes_ = kQuietBlocks * payload_bytes();
   } catch (const std::bad_alloc&) {
-    quiet_bytes_ = 8 * payload_bytes();
+    quiet_bytes_ = kQuietBlocks * payload_bytes();
   }
 }
 

@@ -530,6 +530,7 @@ class Partition final : private RecordKeys {
     return keeps_log() && (parts.flags & kTombstone) != 0 ? sizeof(OverflowRef) : 0;
   }
   uint64_t inline_bytes_max() const { return std::min<uint64_t>(2048, config_.block_bytes / 16); }
+  void prefetch_head(const Head& head, uint64_t bytes) const;
   Location append(Head& head, const RecordParts& parts);
   void count(const RecordView& record, Block& block);
   void discount(const RecordView& record, Block& block);
@@ -572,12 +573,15 @@ class Partition final : private RecordKeys {
 
   // compact.cc
   bool make_room(Head& head, uint64_t bytes, Purpose purpose);
-  void compact_step(uint64_t budget_bytes);
+  class FlushOfMoved;
+  void flush_moved();
+  uint64_t pace(const Block& block, uint64_t written_bytes) const;
+  void compact_step(uint64_t written_bytes);
   bool may_lie(uint64_t garbage_bytes) const;
   bool choose_victim(uint64_t gain_bytes_min, bool thorough);
   uint64_t gain_of(const Block& block, uint64_t needed) const;
   uint32_t fewest_live(uint64_t gain_bytes_min, bool thorough);
-  uint64_t bytes_after_compaction(uint32_t slot) const;
+  uint64_t bytes_after_compaction(uint32_t slot, uint64_t look_at) const;
   bool still_invalidates(const RecordView& record, uint64_t incarnation) const {
     return record.has(kSupersedes) && record.superseded.incarnation != incarnation &&
            exists(record.superseded.incarnation);
@@ -595,7 +599,7 @@ class Partition final : private RecordKeys {
   }
   static constexpr uint64_t kMarkBytes = 32;  // of a tombstone
   Location append_moved(const RecordParts& parts);
-  void move_record(const RecordView& record, Location from, uint64_t entry);
+  void move_record(const RecordView& record, Location from, uint64_t entry, bool invalidates);
   void prefetch_victim(uint64_t step_bytes) const;
   void end_victim();
   void free_emptied();
@@ -732,7 +736,7 @@ class Partition final : private RecordKeys {
   uint64_t words_of_index() const;
   void work_on_snapshots();
   void begin_snapshot();
-  void write_some_snapshot(uint64_t budget_bytes);
+  void write_some_snapshot();
   void end_snapshot();
   void drop_writing();
   void drop_unfinished();
@@ -836,6 +840,10 @@ class Partition final : private RecordKeys {
   uint32_t search_from_ = 0;
   uint64_t freed_since_reset_ = 0;
   uint64_t quiet_bytes_ = 0;  // to be written before a block is looked for again
+  static constexpr uint64_t kQuietBlocks = 2;
+  // While a step goes on: records that are moved are flushed at its end, and are up to here.
+  bool defers_flush_ = false;
+  uint64_t flushed_to_ = 0;
 
   // The log: where what is kept begins, what consumers have not read, and the last block of it.
   uint64_t logged_ = 0;  // the version of its last record

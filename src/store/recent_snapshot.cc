@@ -164,17 +164,16 @@ uint64_t SnapshotStream::finish() {
 Partition::SnapshotWriting::SnapshotWriting(Partition& partition, uint32_t its_place,
                                             const IndexSnapshot& header)
     : place(its_place),
+      met_bytes(partition.appended_bytes_),
       stream(partition.memory_,
              partition.pool_.at<char>(partition.root_.snapshots[its_place] + sizeof(SnapshotFrame)),
              header.bytes,
              block_seed(partition.config_.salt, partition.number_, ~header.generation)),
       partition_(partition),
       entries_left_(partition.index_.size()),
-      begun_(header.next_incarnation) {
-  size_t i = 0;
+      ends_(partition.blocks_.size(), partition.config_.block_bytes) {
   for (const Head* head : {&partition.head_, &partition.moved_head_}) {
-    if (head->slot == kNoSlot) continue;
-    ends_[i++] = {partition.blocks_[head->slot].incarnation, head->position};
+    if (head->slot != kNoSlot) ends_[head->slot] = static_cast<uint32_t>(head->position);
   }
   if (OrderedIndex* const ordered = partition.index_.ordered(); ordered != nullptr) {
     leaves_ = ordered->leaves();
@@ -211,7 +210,7 @@ void Partition::SnapshotWriting::will_change(uint64_t entry) noexcept {
 bool Partition::SnapshotWriting::write_tags(uint64_t words) {
   next_tag_ = partition_.index_.hash().for_some(next_tag_, words, [&](uint64_t word) {
     if (!was_there(Location::of_word(word))) return;
-    stream.put({&word, 1});
+    stream.put(word);
     --entries_left_;
   });
   return next_tag_ < HashIndex::kTags;
@@ -226,7 +225,7 @@ bool Partition::SnapshotWriting::write_leaves(uint64_t words) {
     const std::optional<uint64_t> met =
         ordered.walk_on([&](Location location) { return was_there(location); }, words_);
     if (!met) {
-      stream.put({&kLastWord, 1});
+      stream.put(kLastWord);
       // Also if there was no room for it: so much the next one has.
       partition_.leaf_words_ = leaf_words_ * 5 / 4 / std::max<uint64_t>(leaves_, 1) + 2;
       return false;
@@ -319,7 +318,7 @@ void Partition::begin_snapshot() {
     count_recent();
     writing_ = std::make_unique<SnapshotWriting>(*this, place, header);
     writing_->stream.put(head);
-    if (index_.ordered() != nullptr) writing_->stream.put({&OrderedIndex::kLeavesFollow, 1});
+    if (index_.ordered() != nullptr) writing_->stream.put(OrderedIndex::kLeavesFollow);
     // What went past the caches is ordered by a fence of the thread that stored it, and the next
     // one may be another thread's.
     fence();
@@ -330,14 +329,18 @@ void Partition::begin_snapshot() {
   }
 }
 
-// Before a fence: as many bytes as were written, of an ordered index, which has more, twice as
-// many: what comes while one is written is what an opening has to read besides. Does not throw.
-void Partition::write_some_snapshot(uint64_t budget_bytes) {
+// Before a fence: as many bytes as were appended, of an ordered index, which has more, twice as many:
+// what comes while one is written is what an opening has to read besides. A piece at a time, since
+// each one finds the index, and all that it is compared with, out of the caches. Does not throw.
+void Partition::write_some_snapshot() {
   if (writing_->complete || writing_->failed) return;
-  if (index_.ordered() != nullptr) budget_bytes *= 2;
-  constexpr uint64_t kLeast = 16;
+  constexpr uint64_t kLeast = 128;
+  constexpr uint64_t kPiece = 1024;
+  const uint64_t appended = appended_bytes_ - std::exchange(writing_->met_bytes, appended_bytes_);
+  writing_->owed_bytes += std::max(index_.ordered() != nullptr ? 2 * appended : appended, kLeast);
+  if (writing_->owed_bytes < kPiece) return;
   try {
-    writing_->write_some(std::max(budget_bytes / sizeof(uint64_t), kLeast));
+    writing_->write_some(std::exchange(writing_->owed_bytes, 0) / sizeof(uint64_t));
   } catch (const std::bad_alloc&) {
     writing_->failed = true;
   }

@@ -25,6 +25,13 @@ class SnapshotStream {
 
   // What is beyond the end is left out, and lacks().
   void put(std::span<const uint64_t> words);
+  void put(uint64_t word) {
+    lacks_ = lacks_ || left_words_ == 0;
+    if (left_words_ == 0) return;
+    --left_words_;
+    buffer_.push_back(word);
+    if (buffer_.size() == buffer_.capacity()) write_out();
+  }
   bool lacks() const { return lacks_; }
   // So many zeros, at most. Returns whether there is room left.
   bool fill(uint64_t words);
@@ -56,28 +63,24 @@ class Partition::SnapshotWriting final : public IndexWatcher {
   void write_some(uint64_t words);
   // Whether the record stood there at that moment.
   bool was_there(Location location) const {
-    const Block& block = partition_.blocks_[location.slot()];
-    if (block.incarnation >= begun_) return false;
-    for (const End& end : ends_) {
-      if (end.incarnation == block.incarnation && location.offset() >= end.offset) return false;
-    }
-    return true;
+    return location.slot() < ends_.size() && location.offset() < ends_[location.slot()];
+  }
+  // The block of this slot is another one from now on.
+  void replace(uint32_t slot) {
+    if (slot < ends_.size()) ends_[slot] = 0;
   }
   // The index is about to change or forget an entry: if it has not been written yet, it is kept.
   void will_change(uint64_t entry) noexcept override;
 
-  const uint32_t place;   // of PartitionRoot::snapshots
-  bool complete = false;  // all is written, and durable with the next fence
-  bool failed = false;    // memory was short, or the room for it
-  uint64_t checksum = 0;  // once it is complete
+  const uint32_t place;     // of PartitionRoot::snapshots
+  bool complete = false;    // all is written, and durable with the next fence
+  bool failed = false;      // memory was short, or the room for it
+  uint64_t checksum = 0;    // once it is complete
+  uint64_t met_bytes;       // Partition::appended_bytes_ when it was last written to
+  uint64_t owed_bytes = 0;  // that it is behind
   SnapshotStream stream;
 
  private:
-  // Where a block ended then that was open.
-  struct End {
-    uint64_t incarnation = 0;
-    uint64_t offset = 0;
-  };
   bool is_written(uint64_t entry) const;
   bool write_tags(uint64_t words);
   bool write_leaves(uint64_t words);
@@ -95,8 +98,7 @@ class Partition::SnapshotWriting final : public IndexWatcher {
   bool all_met_ = false;         // but those that are kept
   std::vector<uint64_t> kept_;   // words of entries
   uint64_t kept_done_ = 0;       // of these, those that have been written
-  uint64_t begun_;
-  End ends_[2];
+  std::vector<uint32_t> ends_;   // of the blocks then, by slot
 };
 
 }  // namespace perdure::store

@@ -366,7 +366,7 @@ TEST_F(StoreTest, OverwritingIsBoundedInSpace) {
     raw += key.size() + value.size();
   }
   EXPECT_EQ(faults(store), "");
-  EXPECT_LT(pool.info().allocated_bytes, raw * 19 / 10);
+  EXPECT_LT(pool.info().allocated_bytes, raw * 2);
 }
 
 // Where nearly all keys are in one of many ranges, there may lie as much as in a single partition.
