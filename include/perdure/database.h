@@ -21,8 +21,9 @@
 //
 // Any thread may use a Database; a Transaction and its cursors belong to one thread at a time.
 // Errors of all calls: kCorrupt (a page is damaged, and the log does not reach back to mend it),
-// kIo (the page file or the pool's medium failed; once the pool's has, all is kIo until it is
-// opened again).
+// kIo (the page file, the log file or the pool's medium failed; once the pool's has, all is kIo
+// until it is opened again; once the log file has, all commits and checkpoints are, and reads go
+// on).
 // Source: Lersch, Lehner, Oukid, "Persistent Buffer Management with Optimistic Consistency",
 // DaMoN 2019.
 #pragma once
@@ -78,11 +79,17 @@ struct DatabaseOptions {
   // creation; give it at each opening: one that lacks what was done without it is refused
   // (kCorrupt), and so is a file that is none (kInvalidArgument).
   std::string archive;
+  // A file for the write-ahead log, in place of the pool: for a small pool, or to have the log on a
+  // device of its own. Must not exist at creation, has all its room then, and must be given at each
+  // opening. A commit costs an fdatasync, shared with others that wait. Takes log_bytes of DRAM.
+  // Empty: the log is in the pool.
+  std::string log_file;
 
   // Used by create() only.
   uint32_t page_bytes = 4096;               // 4096 to 65536, a power of two
   uint32_t checksums = 8;                   // of a page, 1 to 32, a power of two
-  uint64_t log_bytes = uint64_t{16} << 20;  // at least 1 MiB; a quarter bounds a transaction
+  uint64_t log_bytes = uint64_t{16} << 20;  // at least 1 MiB; a quarter bounds a transaction. In a
+                                            // file: whole 4 KiB
   uint64_t pages_max =
       // room in the pool, without page file; 0: half of the pool's capacity, or what fits in one
       // piece
@@ -166,10 +173,10 @@ class Transaction {
   void rollback_to(Savepoint savepoint);
 
   // Durable on return. Errors: kConflict; kTooLarge; kNoSpace, kPoolFull: nothing was changed, and
-  // the transaction may be tried again. kIo: if the pool's medium failed, whether it happened shows
-  // when the pool is opened again. After commit() or abort() the transaction has no other method.
-  // Cost: one fence, shared with others that commit at the same time; nothing for a transaction
-  // without writes.
+  // the transaction may be tried again. kIo: if the pool's medium or the log file failed, whether
+  // it happened shows when the pool is opened again. After commit() or abort() the transaction has
+  // no other method. Cost: one fence, or one fdatasync of a log file, shared with others that
+  // commit at the same time; nothing for a transaction without writes.
   void commit();
   void abort();
 
@@ -217,11 +224,14 @@ class Database {
  public:
   static constexpr char kTypeName[] = "database";
 
-  // Errors: kInvalidArgument, kNameExists, kExists (the page file), kPoolFull, kNoSpace, kReadOnly.
+  // Errors: kInvalidArgument, kNameExists, kExists (the page file or log file), kPoolFull,
+  // kNoSpace, kReadOnly.
   static Database create(Pool& pool, const std::string& name, const DatabaseOptions& options = {});
   // Reads the log; then transactions may begin. Cost: proportional to the log since the last
   // checkpoint, at most log_bytes, and one word for each page in PM. Errors: kNoSuchName,
-  // kWrongType, kNotFound (the page file), kLocked (it is in use), kReadOnly.
+  // kWrongType, kNotFound (the page file or log file), kLocked (it is in use), kReadOnly;
+  // kInvalidArgument (it is another database's, or none), kCorrupt (the log file is damaged, cut
+  // off, or an older copy: it lacks commits that were acknowledged).
   static Database open(Pool& pool, const std::string& name, const DatabaseOptions& options = {});
   static Database open_or_create(Pool& pool, const std::string& name,
                                  const DatabaseOptions& options = {});

@@ -136,7 +136,10 @@ void BufferPool::write_batch(const std::vector<uint64_t>& numbers, uint64_t& don
 
 void BufferPool::truncate() {
   const std::lock_guard cleaning(clean_mutex_);  // whose pages count as clean too early
-  const std::lock_guard miss(miss_mutex_);       // whose pages are between two frames
+  // Once the log has failed the last commit was undone, and its entry may be whole all the same: it
+  // is not to come to the archive, nor may the head pass it while pages are without it.
+  log_.require_sound();
+  const std::lock_guard miss(miss_mutex_);  // whose pages are between two frames
   // Read first: what is changed later needs no record before it.
   uint64_t head = recovery_.oldest(log_.tail());
   for (uint64_t i = 0; i < frame_count_; ++i) {

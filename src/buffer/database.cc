@@ -28,7 +28,7 @@ class TransactionImpl final : public LeafSource {
  public:
   explicit TransactionImpl(Engine& engine) : engine_(&engine), moment_(engine.moment()) {}
 
-  // Its commit comes before those that wait; for who holds Engine::hold_commits().
+  // Its commit comes before those that wait; for who has a HeldCommits.
   void go_first() { first_ = true; }
 
   Engine& engine() const { return *engine_; }
@@ -455,17 +455,17 @@ Transaction Database::begin() {
 void Database::transact(const std::function<void(Transaction&)>& work) {
   constexpr int kAttempts = 8;
   for (int attempt = 0;; ++attempt) {
-    std::unique_lock<std::recursive_mutex> alone;
-    if (attempt >= kAttempts) alone = engine_->hold_commits();
+    std::optional<buffer::Engine::HeldCommits> alone;
+    if (attempt >= kAttempts) alone.emplace(*engine_);
     Transaction transaction = begin();
     // Else those that came to wait meanwhile could be a conflict once more.
-    if (alone.owns_lock()) transaction.impl_->go_first();
+    if (alone) transaction.impl_->go_first();
     try {
       work(transaction);
       if (transaction.impl_->is_open()) transaction.commit();
       return;
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::kConflict || alone.owns_lock()) throw;
+      if (error.code() != ErrorCode::kConflict || alone) throw;
     }
   }
 }

@@ -58,14 +58,20 @@ void check_frames(uint64_t dram, uint64_t pm) {
 // Its sizes are such as create() takes: what is computed from them neither overflows nor leaves the
 // pool.
 uint64_t find_root(pm::PoolImpl& pool, const std::string& name) {
-  const uint64_t at = index::find_structure(pool, name, Database::kTypeName, Kind::kBytes,
-                                            Kind::kBytes, kRootMagic, sizeof(Root), kSealedBytes);
+  const uint64_t block = index::find_structure(pool, name, Database::kTypeName, Kind::kBytes,
+                                               Kind::kBytes, sizeof(Root));
+  const bool in_file = pool.at<Root>(block)->seal.magic == kRootMagicLogFile;
+  const uint64_t at =
+      index::find_structure(pool, name, Database::kTypeName, Kind::kBytes, Kind::kBytes,
+                            in_file ? kRootMagicLogFile : kRootMagic, sizeof(Root), kSealedBytes);
   const Root& root = *pool.at<Root>(at);
+  const uint64_t log_align = in_file ? LogFile::kBlock : Log::kAlign;
   const uint64_t pages_max = pool.capacity_bytes() / kPageBytesMin;
   const bool fits = std::has_single_bit(root.page_bytes) && root.page_bytes >= kPageBytesMin &&
                     root.page_bytes <= kPageBytesMax && std::has_single_bit(root.parts) &&
                     root.parts <= kPartsMax && root.log_bytes >= kLogBytesMin &&
-                    root.log_bytes % Log::kAlign == 0 && root.store_pages <= pages_max;
+                    root.log_bytes % log_align == 0 && root.store_pages <= pages_max &&
+                    root.log_in_file == (in_file ? 1 : 0);
   if (!fits) pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
   return at;
 }
@@ -81,6 +87,42 @@ uint64_t frame_count_of(pm::PoolImpl& pool, const Root& root, const std::string&
 
 uint64_t table_bytes_of(const Root& root, uint64_t frames) {
   return frames * sizeof(uint64_t) * (root.hints != 0 ? 2 : 1);
+}
+
+// What the root leads to: the ring itself, or the word that keeps the end of one in a file.
+uint64_t log_block_bytes_of(const Root& root) {
+  return root.log_in_file != 0 ? pm::kLineBytes : root.log_bytes;
+}
+
+Log open_log(const pm::PoolImpl& pool, const Root& root, std::unique_ptr<LogFile> file) {
+  char* block = pool.follow<char>(root.log, log_block_bytes_of(root));
+  if (!file) return Log(pool.memory(), block, root.log_bytes, root.salt);
+  auto* end = reinterpret_cast<uint64_t*>(block);
+  return Log(pool.memory(), std::move(file), end, root.log_bytes, root.salt);
+}
+
+// Throws kInvalidArgument if a file is given to a database that has none of this kind, or none to
+// one that has.
+void require_file(const pm::PoolImpl& pool, const std::string& name, const char* what, bool in_file,
+                  const std::string& file) {
+  if (in_file != file.empty()) return;
+  refuse(fmt::format("{}: the {} of '{}' {} in {}", pool.mapping().path(), what, name,
+                     what[std::strlen(what) - 1] == 's' ? "are" : "is",
+                     in_file ? "a file: give its name" : "the pool: give no file"));
+}
+
+// The one among these that is the database's own, to read; else one without a file, as if it is
+// damaged.
+std::unique_ptr<LogFile> find_log_file(const Root& root, const std::vector<std::string>& files) {
+  for (const std::string& file : files) {
+    try {
+      if (LogFile::salt_of(file) != root.salt) continue;
+      return std::make_unique<LogFile>(file, root.salt, root.log_bytes, LogFile::Use::kRead);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kIo) throw;
+    }
+  }
+  return std::make_unique<LogFile>(root.log_bytes);
 }
 
 // Null: none is wanted.
@@ -169,9 +211,12 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
   const uint64_t frames = wanted_frames(pool, options, options.page_bytes);
   check_frames(options.dram_bytes / page_bytes, frames);
   Root root{};
-  root.seal.magic = kRootMagic;
+  const bool log_in_file = !options.log_file.empty();
+  root.seal.magic = log_in_file ? kRootMagicLogFile : kRootMagic;
   root.salt = uint64_t{std::random_device{}()} << 32 | std::random_device{}();
-  root.log_bytes = options.log_bytes / Log::kAlign * Log::kAlign;
+  const uint64_t log_align = log_in_file ? LogFile::kBlock : Log::kAlign;
+  root.log_bytes = options.log_bytes / log_align * log_align;
+  root.log_in_file = log_in_file ? 1 : 0;
   root.page_bytes = options.page_bytes;
   root.parts = options.checksums;
   root.hints = 1;
@@ -179,8 +224,15 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
   root.batch = pm::seal_word(0, kBatchSalt);
   root.frame_count = pm::seal_word(frames, kCountSalt);
   const auto nothing = [](char*) {};
+  const auto begin_log = [&pool](char* end) {
+    std::memset(end, 0, pm::kLineBytes);
+    const uint64_t first = pm::seal_word(Log::kFirst / Log::kAlign, kLogEndSalt);
+    std::memcpy(end, &first, sizeof first);
+    pool.memory().flush(end, pm::kLineBytes);
+  };
   std::vector<index::NewBlock> blocks = {
-      {root.log_bytes, offsetof(Root, log), nothing},
+      {log_block_bytes_of(root), offsetof(Root, log),
+       log_in_file ? std::function<void(char*)>(begin_log) : nothing},
       {page_bytes * kStagedMax, offsetof(Root, staging), nothing}};
   if (frames != 0) {
     // An empty table.
@@ -201,20 +253,26 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
   } else {
     store = open_page_file(options.page_file, options.page_bytes, true);
   }
+  std::unique_ptr<LogFile> log;
   std::unique_ptr<Archive> archive;
   const bool new_archive = !options.archive.empty() && !std::filesystem::exists(options.archive);
   uint64_t at = 0;
   try {
+    if (log_in_file) {
+      log = std::make_unique<LogFile>(options.log_file, root.salt, root.log_bytes,
+                                      LogFile::Use::kCreate);
+    }
     archive = open_archive(root, options);
     at = index::make_structure(pool, name, Database::kTypeName, Kind::kBytes, Kind::kBytes, &root,
                                sizeof root, kSealedBytes, blocks);
   } catch (...) {
     if (store) ::unlink(options.page_file.c_str());
+    if (log) ::unlink(options.log_file.c_str());
     if (archive && new_archive) ::unlink(options.archive.c_str());
     throw;
   }
   return std::unique_ptr<Engine>(
-      new Engine(pool, name, at, std::move(store), std::move(archive), options));
+      new Engine(pool, name, at, std::move(log), std::move(store), std::move(archive), options));
 }
 
 std::unique_ptr<Engine> Engine::open(pm::PoolImpl& pool, const std::string& name,
@@ -222,30 +280,34 @@ std::unique_ptr<Engine> Engine::open(pm::PoolImpl& pool, const std::string& name
   const uint64_t at = find_root(pool, name);
   pool.require_writable();  // recovery writes
   const Root& root = *pool.at<Root>(at);
-  if ((root.store_pages == 0) == options.page_file.empty()) {
-    refuse(fmt::format("{}: the pages of '{}' are in {}", pool.mapping().path(), name,
-                       root.store_pages == 0 ? "a file: give its name" : "the pool: give no file"));
+  require_file(pool, name, "pages", root.store_pages == 0, options.page_file);
+  require_file(pool, name, "log", root.log_in_file != 0, options.log_file);
+  std::unique_ptr<LogFile> log;
+  if (root.log_in_file != 0) {
+    log =
+        std::make_unique<LogFile>(options.log_file, root.salt, root.log_bytes, LogFile::Use::kOpen);
   }
   std::unique_ptr<PageStore> store;
   if (root.store_pages == 0) store = open_page_file(options.page_file, root.page_bytes, false);
-  return std::unique_ptr<Engine>(
-      new Engine(pool, name, at, std::move(store), open_archive(root, options), options));
+  return std::unique_ptr<Engine>(new Engine(pool, name, at, std::move(log), std::move(store),
+                                            open_archive(root, options), options));
 }
 
 std::unique_ptr<Engine> Engine::open_damaged(pm::PoolImpl& pool, const std::string& name,
-                                             const std::string& page_file) {
+                                             const std::string& page_file,
+                                             const std::vector<std::string>& log_files) {
   const uint64_t at = find_root(pool, name);
   const Root& root = *pool.at<Root>(at);
-  if ((root.store_pages == 0) == page_file.empty()) {
-    refuse(fmt::format("the pages of '{}' are in {}", name,
-                       root.store_pages == 0 ? "a file: give its name" : "the pool"));
-  }
+  require_file(pool, name, "pages", root.store_pages == 0, page_file);
   DatabaseOptions options;
   options.pm_frames = frame_count_of(pool, root, name) != 0;
   options.background = false;
   std::unique_ptr<PageStore> store;
   if (root.store_pages == 0) store = open_page_file_to_read(page_file, root.page_bytes);
-  return std::unique_ptr<Engine>(new Engine(pool, name, at, std::move(store), nullptr, options));
+  std::unique_ptr<LogFile> log;
+  if (root.log_in_file != 0) log = find_log_file(root, log_files);
+  return std::unique_ptr<Engine>(
+      new Engine(pool, name, at, std::move(log), std::move(store), nullptr, options));
 }
 
 PageFileOwner Engine::owner_of_page_file(pm::PoolImpl& pool, const std::string& name,
@@ -277,6 +339,7 @@ DatabaseOptions Engine::options_of(pm::PoolImpl& pool, const std::string& name) 
   options.pm_bytes = frames * root.page_bytes;
   options.pm_frames = frames != 0;
   if (root.store_pages == 0) options.page_file = "pages";
+  if (root.log_in_file != 0) options.log_file = "log";
   return options;
 }
 
@@ -286,6 +349,11 @@ void Engine::salvage(
     const std::function<void(Loss, const std::string&)>& lost) {
   std::vector<std::pair<std::string, uint64_t>> trees;
   bool knows_all_trees = true;
+  if (log_.lacks_entries()) {
+    lost(Loss::kRange,
+         "the log file does not have the last commits, or was not given: what they did may be "
+         "missing, and there in part");
+  }
   TreeSalvage salvage(*buffer_);
   const auto lost_name = [&](Loss, const std::string& sentence) {
     knows_all_trees = false;
@@ -331,7 +399,7 @@ void Engine::visit_blocks(pm::PoolImpl& pool, const std::string& name,
   const index::VisitBlock block(pool, visit);
   const uint64_t page_bytes = root.page_bytes;
   block(at, sizeof(Root));
-  block(root.log, root.log_bytes);
+  block(root.log, log_block_bytes_of(root));
   block(root.staging, page_bytes * kStagedMax);
   if (root.store_pages != 0) block(root.pages, root.store_pages * page_bytes);
   if (frames == 0) return;
@@ -340,15 +408,14 @@ void Engine::visit_blocks(pm::PoolImpl& pool, const std::string& name,
 }
 
 Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
-               std::unique_ptr<PageStore> store, std::unique_ptr<Archive> archive,
-               const DatabaseOptions& options)
+               std::unique_ptr<LogFile> log, std::unique_ptr<PageStore> store,
+               std::unique_ptr<Archive> archive, const DatabaseOptions& options)
     : pool_(pool),
       use_(pool, name, root),
       name_(name),
       root_(*pool.at<Root>(root)),
       format_(root_.page_bytes, root_.parts),
-      log_(pool.memory(), pool.follow<char>(root_.log, root_.log_bytes), root_.log_bytes,
-           root_.salt),
+      log_(open_log(pool, root_, std::move(log))),
       store_(std::move(store)),
       archive_(std::move(archive)),
       stamps_(std::make_unique<std::atomic<uint64_t>[]>(kStamps)),
@@ -464,6 +531,7 @@ void Engine::set_moment_to_now() { moment_.store(log_.tail() - 1, std::memory_or
 
 void Engine::require_running() const {
   if (pool_.failed()) pool_.require_writable();
+  log_.require_sound();
   if (!stopped_.load(std::memory_order_relaxed)) return;
   throw Error(
       ErrorCode::kIo,
@@ -474,15 +542,36 @@ void Engine::require_running() const {
 void Engine::commit(Commit& request) {
   pool_.require_writable();
   require_running();
+  // Who holds commits back must not wait for a leader, who waits for him.
+  bool leads = holder_.load(std::memory_order_relaxed) == std::this_thread::get_id();
   {
-    const std::lock_guard lock(queue_mutex_);
+    std::unique_lock lock(queue_mutex_);
     queue_.insert(request.first ? queue_.begin() : queue_.end(), &request);
+    if (!leads) {
+      turn_.wait(lock, [&] { return request.done || !has_leader_; });
+      leads = !request.done;
+      if (leads) has_leader_ = true;
+    }
   }
-  {
+  if (leads) {
     const std::lock_guard lock(commit_mutex_);
-    if (!request.done) run_group();
+    if (request.done) {
+      give_up_lead();
+    } else {
+      run_group();
+    }
   }
   if (request.error) std::rethrow_exception(request.error);
+}
+
+// There may be two leaders, if one has waited for who held commits back. commit_mutex_ lets one at
+// a time make a group.
+void Engine::give_up_lead() {
+  {
+    const std::lock_guard lock(queue_mutex_);
+    has_leader_ = false;
+  }
+  turn_.notify_all();
 }
 
 void Engine::run_group() {
@@ -510,11 +599,19 @@ void Engine::run_group() {
       for (Commit* one : group) one->error = std::current_exception();
     }
   }
-  for (Commit* one : group) one->done = true;
+  {
+    const std::lock_guard lock(queue_mutex_);
+    for (Commit* one : group) one->done = true;
+  }
+  give_up_lead();
 }
 
 // Throws if one of them cannot be carried out; then none of them was.
 void Engine::run(const std::vector<Commit*>& group) {
+  // After a log file has failed nothing may be changed any more, even to be undone: what it has of
+  // the commit that failed may be whole, and a page in PM must not bear the same LSN for another
+  // change.
+  require_running();
   make_room();
   Change change(*buffer_, log_, spare_copies_, store_->capacity());
   uint64_t carried_out = 0;
@@ -698,7 +795,7 @@ uint64_t Engine::make_tree(std::string_view name) {
     throw Error(ErrorCode::kTooLarge, fmt::format("the name of a tree has {} bytes; it may have {}",
                                                   name.size(), key_bytes_max(format_)));
   }
-  const auto held = hold_commits();
+  const HeldCommits held(*this);
   if (const uint64_t root = find_tree(name)) return root;
   Commit request;
   request.work = [&](Change& change) {
@@ -763,7 +860,7 @@ RecoveryProgress Engine::recovery() const {
 }
 
 uint64_t Engine::check(const std::function<void(const std::string&)>& report) {
-  const auto held = hold_commits();
+  const HeldCommits held(*this);
   uint64_t problems = 0;
   const std::function<void(const std::string&)> tell = [&](const std::string& sentence) {
     ++problems;
@@ -823,6 +920,7 @@ std::vector<Statistic> Engine::statistics() {
   list.add("pm_pages", use.pm, "pages");
   list.add("changed_pages", use.changed, "pages");
   list.add("log_bytes", log_.bytes(), "bytes");
+  list.add("log_files", log_.is_in_file() ? 1 : 0, "files");
   list.add("log_used_bytes", log_.used(), "bytes");
   list.add("commits", commits_, "commits");
   list.add("commit_groups", groups_, "fences");

@@ -1,11 +1,12 @@
 // A database that is open: its parts, commits, and the thread in the background.
 //
 // Commits are made by one thread at a time, which takes those that wait with it: one log entry, one
-// fence for all. A commit is validated first. Of each record that was read a transaction keeps the
-// *stamp* of its key, of each leaf that was scanned the stamp of its page: places in a table of
-// LSNs, found by hash, that a commit sets for all keys and pages that it changes. A stamp that is
-// newer than the transaction's moment is a conflict (or another key of the same hash, which costs a
-// second attempt).
+// fence for all. Those that it has taken wait for it alone, and not for the next one, which a log
+// in a file may hold up for milliseconds. A commit is validated first. Of each record that was read
+// a transaction keeps the *stamp* of its key, of each leaf that was scanned the stamp of its page:
+// places in a table of LSNs, found by hash, that a commit sets for all keys and pages that it
+// changes. A stamp that is newer than the transaction's moment is a conflict (or another key of the
+// same hash, which costs a second attempt).
 #pragma once
 
 #include <array>
@@ -28,6 +29,7 @@
 #include "buffer/change.h"
 #include "buffer/layout.h"
 #include "buffer/log.h"
+#include "buffer/log_file.h"
 #include "buffer/pool.h"
 #include "buffer/versions.h"
 #include "perdure/database.h"
@@ -51,16 +53,18 @@ class Engine {
   static std::unique_ptr<Engine> open(pm::PoolImpl& pool, const std::string& name,
                                       const DatabaseOptions& options);
   // To read what can be read, in a pool that is open read-only and lenient: all that is written
-  // stays in memory. One thread uses it. `page_file`: empty if the pages are in the pool. Throws as
-  // open().
+  // stays in memory. One thread uses it. `page_file`: empty if the pages are in the pool. Among
+  // `log_files` is its own, if its log is in one and can be had. Throws as open().
   static std::unique_ptr<Engine> open_damaged(pm::PoolImpl& pool, const std::string& name,
-                                              const std::string& page_file);
+                                              const std::string& page_file,
+                                              const std::vector<std::string>& log_files = {});
   // Whether this file has the pages of this database, of which options_of() says that they are in
   // one. One of pages of another size or with another number of checksums is another's. Throws
   // kNotFound, kPermission, kLocked (open to write), and as options_of().
   static PageFileOwner owner_of_page_file(pm::PoolImpl& pool, const std::string& name,
                                           const std::string& page_file);
-  // How the database was made, to make another one like it; of page_file only whether there is one.
+  // How the database was made, to make another one like it; of page_file and log_file only whether
+  // there are such.
   // Throws kNoSuchName, kWrongType, kCorrupt.
   static DatabaseOptions options_of(pm::PoolImpl& pool, const std::string& name);
   // The heap blocks that a database owns, which need not be open. Throws kNoSuchName, kWrongType,
@@ -79,14 +83,28 @@ class Engine {
     const std::vector<uint32_t>* reads = nullptr;
     uint64_t moment = 0;
     std::function<void(Change&)> work;  // besides
-    bool first = false;                 // before those that wait: for who holds hold_commits()
+    bool first = false;                 // before those that wait: for who has a HeldCommits
     bool done = false;
     std::exception_ptr error;
   };
   // Durable on return. Throws kConflict and what Transaction::commit() does.
   void commit(Commit& request);
-  // Keeps all others from committing.
-  std::unique_lock<std::recursive_mutex> hold_commits() { return std::unique_lock(commit_mutex_); }
+  // Keeps all other threads from committing as long as it lives.
+  class HeldCommits {
+   public:
+    explicit HeldCommits(Engine& engine)
+        : engine_(engine),
+          lock_(engine.commit_mutex_),
+          before_(engine.holder_.exchange(std::this_thread::get_id())) {}
+    ~HeldCommits() { engine_.holder_.store(before_); }
+    HeldCommits(const HeldCommits&) = delete;
+    HeldCommits& operator=(const HeldCommits&) = delete;
+
+   private:
+    Engine& engine_;
+    std::unique_lock<std::recursive_mutex> lock_;
+    std::thread::id before_;
+  };
 
   // Of keys and pages.
   static uint32_t stamp_of(uint64_t root, std::string_view key);
@@ -94,7 +112,7 @@ class Engine {
   uint64_t stamp(uint32_t place) const { return stamps_[place].load(std::memory_order_acquire); }
   // Throws kConflict if something at one of these places was changed after the moment.
   void validate(const std::vector<uint32_t>& reads, uint64_t moment) const;
-  // Throws kIo if a failure has left stamps that no moment will reach.
+  // Throws kIo if the log has failed, or a failure has left stamps that no moment will reach.
   void require_running() const;
   // All commits up to here are visible.
   uint64_t moment() const { return moment_.load(std::memory_order_acquire); }
@@ -125,7 +143,7 @@ class Engine {
   uint64_t writes_bytes_max() const { return log_.bytes() / 8; }
 
  private:
-  Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
+  Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root, std::unique_ptr<LogFile> log,
          std::unique_ptr<PageStore> store, std::unique_ptr<Archive> archive,
          const DatabaseOptions& options);
   SpaceBody space() const;
@@ -134,6 +152,7 @@ class Engine {
   void resize(uint64_t frames);
   void set_moment_to_now();
   void run_group();
+  void give_up_lead();
   void run(const std::vector<Commit*>& group);
   void carry_out(const Commit& request, Change& change);
   void set_stamps(const Commit& request, const Change& change);
@@ -159,8 +178,11 @@ class Engine {
   std::unordered_map<uint64_t, uint64_t> made_;  // roots of trees, and LSNs
   std::atomic<bool> stopped_{false};             // undoing a commit has failed
   std::recursive_mutex commit_mutex_;
+  std::atomic<std::thread::id> holder_;  // of a HeldCommits
   std::mutex queue_mutex_;
+  std::condition_variable turn_;  // with queue_mutex_
   std::vector<Commit*> queue_;
+  bool has_leader_ = false;  // who makes those in the queue, or is about to
   std::atomic<uint64_t> commits_{0};
   std::atomic<uint64_t> conflicts_{0};
   std::atomic<uint64_t> groups_{0};

@@ -2,7 +2,8 @@
 // begin.
 //
 //   Root      | seal | parameters (sealed) | head | batch | blocks |
-//   log       a ring of log_bytes: entries, see log.h
+//   log       a ring of log_bytes: entries, see log.h; or, if the ring is in a file (log_file.h), a line:
+//             | checked: its end, an LSN | - |
 //   table     a word for each PM frame: checked, page id + 1, or 0: empty; then as many hints, of the
 //             same form: pages that were in DRAM, until one that is 0
 //   frames    the PM frames, page_bytes each
@@ -18,6 +19,8 @@
 namespace perdure::buffer {
 
 inline constexpr uint64_t kRootMagic = 0x3162446572647250;  // "PrdreDb1"
+// With the log in a file: who does not know of that is to find no database.
+inline constexpr uint64_t kRootMagicLogFile = 0x6662446572647250;  // "PrdreDbf"
 inline constexpr uint32_t kStagedMax = 32;
 
 struct Root {
@@ -28,8 +31,8 @@ struct Root {
   uint64_t store_pages;  // room in the pool for pages; 0: they are in a file
   uint32_t page_bytes;
   uint32_t parts;
-  uint64_t hints;  // 1: behind the table are as many words again, hints (hints.cc)
-  uint64_t reserved;
+  uint64_t hints;        // 1: behind the table are as many words again, hints (hints.cc)
+  uint64_t log_in_file;  // 1: the log's ring is in a file
   // Changed by one 8-byte store each, but for frames and the blocks, which a redo record replaces
   // together.
   uint64_t head;   // LSN: older log records are not needed
@@ -48,6 +51,7 @@ inline constexpr uint64_t kHeadSalt = 0x4ead;
 inline constexpr uint64_t kBatchSalt = 0xba7c;
 inline constexpr uint64_t kCountSalt = 0xc0047;
 inline constexpr uint64_t kHintSalt = 0x41275;
+inline constexpr uint64_t kLogEndSalt = 0x10f3;
 inline constexpr uint64_t kTableSalt = 0x7ab1e0;  // plus the frame's number, shifted
 
 }  // namespace perdure::buffer

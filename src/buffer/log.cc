@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "buffer/layout.h"
 #include "perdure/error.h"
 #include "pm/checksum.h"
+#include "pm/layout.h"
 
 namespace perdure::buffer {
 
@@ -94,6 +96,26 @@ void Log::analyse(uint64_t head, const Visit& visit) {
   head_.store(head, std::memory_order_release);
   used_.store(used, std::memory_order_relaxed);
   tail_.store(lsn, std::memory_order_release);
+  if (file_) judge_file(head, used);
+}
+
+void Log::judge_file(uint64_t head, uint64_t used) {
+  uint64_t end = 0;
+  if (!pm::unseal_word(pm::load_relaxed(*end_), kLogEndSalt, end)) {
+    throw Error(ErrorCode::kCorrupt, "the root of the database is damaged");
+  }
+  end *= kAlign;
+  if (tail() < end) {
+    if (!file_->is_to_read()) file_->refuse_as_old();
+    lacks_entries_ = true;
+    tail_.store(end, std::memory_order_release);  // pages in the page store have such LSNs
+  }
+  // What was read is not durable because it was read: a system that could not write a page may show
+  // it all the same, and has told of it somebody who is dead by now. The sync is the mark's.
+  const uint64_t at = head % bytes_;
+  const uint64_t first = std::min(used, bytes_ - at);
+  file_->write_again(at, first);
+  file_->write_again(0, used - first);
 }
 
 void Log::read_entries(uint64_t from, uint64_t to,
@@ -127,12 +149,27 @@ void Log::write(std::vector<char>& entry, EntryKind kind, uint64_t lsn) {
   }
   const uint64_t at = lsn % bytes_;
   const uint64_t first = std::min<uint64_t>(entry.size(), bytes_ - at);
-  memory_.copy_nontemporal(ring_ + at, entry.data(), first);
-  if (first < entry.size()) {
-    memory_.copy_nontemporal(ring_, entry.data() + first, entry.size() - first);
-  }
+  put(at, entry.data(), first);
+  if (first < entry.size()) put(0, entry.data() + first, entry.size() - first);
   used_.fetch_add(entry.size(), std::memory_order_relaxed);
   tail_.store(lsn + entry.size(), std::memory_order_release);
+}
+
+void Log::put(uint64_t at, const char* from, uint64_t bytes) {
+  if (file_) {
+    file_->write(at, from, bytes);
+  } else {
+    memory_.copy_nontemporal(ring_ + at, from, bytes);
+  }
+}
+
+void Log::fence() {
+  if (!file_) return memory_.fence();
+  file_->sync();
+  pm::store_release(*end_, pm::seal_word(tail() / kAlign, kLogEndSalt));
+  // Before anybody hears of the commits: a file that lacks them is to be found out. Not before the
+  // sync: a crash in between would leave a file that seems to lack them.
+  memory_.persist(end_, sizeof *end_);
 }
 
 void Log::append(std::vector<char>& entry) { write(entry, EntryKind::kCommit, tail()); }
@@ -142,7 +179,7 @@ void Log::mark() {
   write(entry, EntryKind::kMark, tail() + bytes_);
   // Before anything that bears a later LSN may reach PM: else the next opening would end the log
   // before the mark, and give those LSNs a second time.
-  memory_.fence();
+  fence();
 }
 
 void Log::release_before(uint64_t head) {

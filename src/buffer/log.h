@@ -1,14 +1,14 @@
-// The write-ahead log: a ring in PM of entries, one for each commit, with physiological redo
-// records.
+// The write-ahead log: a ring of entries, in PM or in a file, one for each commit, with
+// physiological redo records.
 //
 //   entry   | checksum 8 | lsn 8 | bytes 4 | kind 4 | records ... | padding to 64 bytes |
 //   record  | page 8 | previous 8 | bytes 4 | op 2 | slot 2 | key_bytes 4 | value_bytes 4 | key | value | padding |
 //
 // An LSN is a number of bytes; what it names lies at lsn % log_bytes, and may wrap around the
 // ring's end. The records of one page are chained: `previous` is the page's LSN before. An entry is
-// written past the caches and made durable by one fence; several commits may share it. What is
-// there of an entry after a crash, its checksum tells; the log ends before the first one that does
-// not fit.
+// written past the caches and made durable by one fence, or by one fdatasync; several commits may
+// share it. What is there of an entry after a crash, its checksum tells; the log ends before the
+// first one that does not fit.
 //
 // Why no crash makes an old entry pass for a new one, or an LSN mean two things: each opening ends
 // the log with a *mark*, an entry without records whose LSN is log_bytes further than its place
@@ -17,6 +17,11 @@
 // whatever is written there later. The mark is durable before the first transaction; a crash before
 // that leaves nothing that bears an LSN behind the old end. The same is done when a commit fails
 // that has changed pages.
+//
+// Of a log in a file PM keeps the end, an LSN that moves after each fdatasync and before anybody
+// hears of the commits. Entries up to there are durable in the file, until the head passes them: a
+// file in which they are not whole is an older copy, or damaged, and is refused. In PM nobody can
+// put an older log in the place of this one.
 #pragma once
 
 #include <atomic>
@@ -24,10 +29,13 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "buffer/log_file.h"
 #include "pm/memory.h"
 
 namespace perdure::buffer {
@@ -82,8 +90,18 @@ class Log {
 
   Log(const pm::Memory& memory, char* ring, uint64_t bytes, uint64_t salt)
       : memory_(memory), ring_(ring), bytes_(bytes), salt_(salt) {}
+  // In a file; `end` is the word in PM that keeps its end.
+  Log(const pm::Memory& memory, std::unique_ptr<LogFile> file, uint64_t* end, uint64_t bytes,
+      uint64_t salt)
+      : memory_(memory),
+        ring_(file->ring()),
+        bytes_(bytes),
+        salt_(salt),
+        file_(std::move(file)),
+        end_(end) {}
 
-  // Reads the log from `head` to its end, and calls `visit` for each record.
+  // Reads the log from `head` to its end, and calls `visit` for each record. Throws kCorrupt if a
+  // file does not hold all that it must.
   using Visit = std::function<void(uint64_t entry, uint64_t lsn, const LogRecord& record)>;
   void analyse(uint64_t head, const Visit& visit);
   // Ends what was: LSNs up to here will not be given again. Durable on return.
@@ -98,9 +116,16 @@ class Log {
   uint64_t room() const;
 
   // Completes and writes an entry, which begins with room for its header; its LSN is tail().
-  // Durable after fence().
+  // Durable after fence(). Throws kIo of a file: nothing more is written then.
   void append(std::vector<char>& entry);
-  void fence() const { memory_.fence(); }
+  void fence();
+  bool is_in_file() const { return file_ != nullptr; }
+  // Throws kIo if the file has failed. Thread-safe.
+  void require_sound() const {
+    if (file_) file_->require_sound();
+  }
+  // Whether a file that is only read does not hold all that it must.
+  bool lacks_entries() const { return lacks_entries_; }
   // Entries before `head`, an entry's LSN, may be overwritten.
   void release_before(uint64_t head);
 
@@ -127,11 +152,16 @@ class Log {
   Found next_entry(uint64_t lsn, Others others, std::vector<char>& copy) const;
   void copy_out(uint64_t lsn, char* to, uint64_t bytes) const;
   void write(std::vector<char>& entry, EntryKind kind, uint64_t lsn);
+  void put(uint64_t at, const char* from, uint64_t bytes);
+  void judge_file(uint64_t head, uint64_t used);
 
   const pm::Memory& memory_;
   char* ring_;
   uint64_t bytes_;
   uint64_t salt_;
+  std::unique_ptr<LogFile> file_;  // null: in PM
+  uint64_t* end_ = nullptr;        // checked; of a file
+  bool lacks_entries_ = false;
   std::atomic<uint64_t> head_{kFirst};
   std::atomic<uint64_t> tail_{kFirst};
   std::atomic<uint64_t> used_{0};

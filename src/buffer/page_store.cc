@@ -1,27 +1,24 @@
 #include "buffer/page_store.h"
 
-#include <fcntl.h>
 #include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <mutex>
 #include <string_view>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "buffer/data_file.h"
 #include "buffer/layout.h"
 #include "buffer/page.h"
 #include "buffer/ring.h"
 #include "perdure/error.h"
 #include "pm/file.h"
-#include "pm/file_lock.h"
 #include "pm/system_error.h"
 
 namespace perdure::buffer {
@@ -29,16 +26,6 @@ namespace perdure::buffer {
 namespace {
 
 PageFaults* faults_in_use = nullptr;
-
-// What io_uring has under way for a process goes on after its death, and keeps the lock so long:
-// who comes next must not write before. It is a matter of milliseconds; a file whose pool is
-// another one's is told as locked after this time.
-void wait_for_the_dead(int file, const std::string& path) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
-  while (pm::has_writer(file, path) && std::chrono::steady_clock::now() < until) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
 
 // Null: it is refused, or not wanted.
 std::unique_ptr<Ring> make_ring() {
@@ -54,24 +41,8 @@ class PageFile final : public PageStore {
         page_bytes_(page_bytes),
         faults_(faults_in_use),
         ring_(make_ring()),
-        read_ring_(ring_ ? make_ring() : nullptr) {
-    const int flags = O_RDWR | O_CLOEXEC | (create ? O_CREAT | O_EXCL : 0);
-    fd_ = ::open(path.c_str(), flags | O_DIRECT, 0644);
-    // tmpfs and some others know no O_DIRECT; some of them have made the file by then.
-    if (fd_ < 0 && errno == EINVAL) fd_ = ::open(path.c_str(), flags & ~O_EXCL, 0644);
-    if (fd_ < 0) pm::throw_errno("open", subject_, errno);
-    bool own = false;
-    try {
-      wait_for_the_dead(fd_, path);
-      pm::lock_for_writer(fd_, path, "page file");
-      own = create;
-      if (create) make_durable(path);
-    } catch (...) {
-      if (own) ::unlink(path.c_str());
-      ::close(fd_);
-      throw;
-    }
-  }
+        read_ring_(ring_ ? make_ring() : nullptr),
+        fd_(open_data_file(path, "page file", create)) {}
   ~PageFile() override { ::close(fd_); }
   PageFile(const PageFile&) = delete;
   PageFile& operator=(const PageFile&) = delete;
@@ -154,11 +125,6 @@ class PageFile final : public PageStore {
     if (fault) std::rethrow_exception(fault);
   }
 
-  void make_durable(const std::string& path) const {
-    if (::fsync(fd_) != 0) pm::throw_errno("fsync", subject_, errno);
-    pm::sync_parent_of(path);
-  }
-
   std::string subject_;  // of messages
   uint32_t page_bytes_;
   PageFaults* faults_;
@@ -166,7 +132,7 @@ class PageFile final : public PageStore {
   std::unique_ptr<Ring> ring_;
   std::mutex read_ring_mutex_;
   std::unique_ptr<Ring> read_ring_;  // so that reads do not wait for a batch of writes
-  int fd_ = -1;
+  int fd_;
 };
 
 class PageFileToRead final : public PageStore {
@@ -174,13 +140,7 @@ class PageFileToRead final : public PageStore {
   PageFileToRead(const std::string& path, uint32_t page_bytes)
       : subject_(path + ": the page file"),
         page_bytes_(page_bytes),
-        fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (fd_ < 0) pm::throw_errno("open", subject_, errno);
-    wait_for_the_dead(fd_, path);
-    if (!pm::has_writer(fd_, path)) return;
-    ::close(fd_);
-    throw Error(ErrorCode::kLocked, fmt::format("{} is in use by another process", subject_));
-  }
+        fd_(open_data_file_to_read(path, "page file")) {}
   ~PageFileToRead() override { ::close(fd_); }
   PageFileToRead(const PageFileToRead&) = delete;
   PageFileToRead& operator=(const PageFileToRead&) = delete;

@@ -25,6 +25,7 @@ namespace {
 struct DbOptions {
   Target target;
   std::string pages;  // the page file
+  std::string log_file;
   std::string tree = "main";
   std::string key;
   std::string value;
@@ -43,6 +44,7 @@ struct DbOptions {
 DatabaseOptions database_options(const DbOptions& options) {
   DatabaseOptions database;
   database.page_file = options.pages;
+  database.log_file = options.log_file;
   database.dram_bytes = parse_bytes(options.dram);
   if (!options.pm.empty()) {
     database.pm_bytes = parse_bytes(options.pm);
@@ -233,6 +235,8 @@ CLI::App* add_db_command(CLI::App& db, const std::shared_ptr<DbOptions>& options
   command->add_option("--name", options->target.name, "Name of the database in the pool")
       ->default_val("db");
   command->add_option("--pages", options->pages, "The page file (default: pages are in the pool)");
+  command->add_option("--log-file", options->log_file,
+                      "The file of the write-ahead log (default: it is in the pool)");
   command->add_option("--dram", options->dram, "Memory for pages in DRAM")->capture_default_str();
   command->add_option("--pm", options->pm, "Room in the pool for pages that are worked on there");
   command->add_option("--archive", options->archive, "A file for the log that is no longer needed");
@@ -294,7 +298,10 @@ void add_db(CLI::App& app, Action& action) {
   db->require_subcommand(1);
   CLI::App* create = add_db_command(
       *db, options, action, "create", "Make a database; makes the pool, if missing",
-      "  perdure db create bank.pool --capacity 4G --pages /data/bank.pages\n", create_in_db);
+      "  perdure db create bank.pool --capacity 4G --pages /data/bank.pages\n"
+      "  perdure db create bank.pool --pages /data/bank.pages --log-file /ssd/bank.log\n"
+      "\nWith a page file or a log file, all other commands need their names, too.\n",
+      create_in_db);
   create->add_option("--capacity", options->capacity, "Size that a new pool may grow to")
       ->capture_default_str();
   create->add_option("--page-bytes", options->page_bytes, "4096 to 65536")->capture_default_str();

@@ -24,6 +24,7 @@ struct SalvageCommandOptions {
   std::string to;
   std::string capacity;                 // empty: as the damaged pool's
   std::vector<std::string> page_files;  // of databases in it
+  std::vector<std::string> log_files;   // the same
 };
 
 void print_json(const SalvageCommandOptions& options, const SalvageReport& report) {
@@ -36,6 +37,7 @@ void print_json(const SalvageCommandOptions& options, const SalvageReport& repor
                           {"complete", one.complete},
                           {"lost", one.lost}});
     if (!one.page_file.empty()) structures.back()["pages"] = one.page_file;
+    if (!one.log_file.empty()) structures.back()["log_file"] = one.log_file;
   }
   const nlohmann::json object = {{"from", options.target.pool},
                                  {"to", options.to},
@@ -58,6 +60,7 @@ void print_text(const SalvageReport& report) {
     if (!one.complete) fmt::print(", {}", palette.bad("and others, how many is not known"));
     fmt::print("{}\n", whole ? "" : ":");
     if (!one.page_file.empty()) fmt::print("  its pages are in {}\n", one.page_file);
+    if (!one.log_file.empty()) fmt::print("  its log is in {}\n", one.log_file);
     for (const std::string& reason : one.lost) fmt::print("  {} {}\n", palette.bad("*"), reason);
   }
   fmt::print("{}\n", report.is_complete()
@@ -80,7 +83,7 @@ int run_salvage(const SalvageCommandOptions& options) {
   std::random_device random;
   const std::string unfinished =
       fmt::format("{}.{:08x}{:08x}.unfinished", options.to, random(), random());
-  const DatabaseFiles files{options.page_files, options.to};
+  const DatabaseFiles files{options.page_files, options.log_files, options.to};
   SalvageReport report;
   try {
     Pool to = Pool::create(unfinished, pool_options);
@@ -94,6 +97,7 @@ int run_salvage(const SalvageCommandOptions& options) {
     std::filesystem::remove(unfinished, ignored);
     for (const SalvagedStructure& one : report.structures) {
       if (!one.page_file.empty()) std::filesystem::remove(one.page_file, ignored);
+      if (!one.log_file.empty()) std::filesystem::remove(one.log_file, ignored);
     }
     throw;
   }
@@ -121,7 +125,9 @@ void add_pool_salvage(CLI::App& pool, Action& action) {
       "Of a database each tree is read page by page; where its pages are in a file of their\n"
       "own, the new one's are in NEW.NAME.pages. Give the page files of all databases of the\n"
       "pool, in any order: page 0 of each says whose it is. One whose page 0 is damaged is\n"
-      "taken only for the one database that is left without a file, and it is said.\n");
+      "taken only for the one database that is left without a file, and it is said.\n"
+      "The same with --log-file, where logs are in files: without its log file a database is\n"
+      "read as its pages are, without the last commits, and it is said.\n");
   command->add_option("POOL", options->target.pool, "The damaged pool file")->required();
   command->add_option("NEW", options->to, "The pool file to make")->required();
   command->add_option("--capacity", options->capacity,
@@ -129,6 +135,11 @@ void add_pool_salvage(CLI::App& pool, Action& action) {
   command
       ->add_option("--pages", options->page_files,
                    "The page file of a database in it, which is not modified; may be repeated")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
+  command
+      ->add_option("--log-file", options->log_files,
+                   "The log file of a database in it, which is not modified; may be repeated")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->allow_extra_args(false);
   add_json_flag(*command, options->target.json);

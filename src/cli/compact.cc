@@ -116,8 +116,11 @@ void Compactor::require_all_can_be_copied() {
   for (const StructureInfo& info : from_.structures()) {
     if (info.type == Files::kTypeName || info.type == BlockCache::kTypeName) continue;
     if (info.type == Database::kTypeName) {
-      if (!buffer::Engine::options_of(pm::impl_of(from_), info.name).page_file.empty())
+      const DatabaseOptions made = buffer::Engine::options_of(pm::impl_of(from_), info.name);
+      if (!made.page_file.empty())
         refuse(info, "has its pages in a file of its own, which would be another database's then");
+      if (!made.log_file.empty())
+        refuse(info, "has its log in a file of its own, which would be another database's then");
       continue;
     }
     catalog_entry(info.type);  // throws if this build has none
@@ -311,7 +314,7 @@ uint64_t Compactor::copy_database(const StructureInfo& info) {
   DatabaseOptions opening;
   opening.pm_frames = shape.pm_bytes != 0;
   Database source = Database::open(from_, info.name, opening);
-  DatabaseWriter writer(*to_, info.name, shape, "");
+  DatabaseWriter writer(*to_, info.name, shape, "", "");
   uint64_t records = 0;
   for (const std::string& name : source.trees()) {
     const Tree tree = source.find_tree(name).value();

@@ -20,19 +20,25 @@ struct DatabaseShape {
   uint64_t pages_max;
   uint64_t pm_bytes;
   uint64_t has_page_file;
+  uint64_t has_log_file;
 };
 
 inline DatabaseShape shape_of(const DatabaseOptions& made) {
-  return {made.page_bytes, made.checksums, made.log_bytes,
-          made.pages_max,  made.pm_bytes,  made.page_file.empty() ? 0U : 1U};
+  return {made.page_bytes,
+          made.checksums,
+          made.log_bytes,
+          made.pages_max,
+          made.pm_bytes,
+          made.page_file.empty() ? 0U : 1U,
+          made.log_file.empty() ? 0U : 1U};
 }
 
 // Writes the records of a database, some in each transaction.
 class DatabaseWriter {
  public:
   DatabaseWriter(Pool& pool, const std::string& name, const DatabaseShape& shape,
-                 const std::string& page_file)
-      : database_(Database::create(pool, name, options_of(shape, page_file))),
+                 const std::string& page_file, const std::string& log_file)
+      : database_(Database::create(pool, name, options_of(shape, page_file, log_file))),
         bytes_max_(shape.log_bytes / 64) {}
 
   void begin_tree(const std::string& name) {
@@ -57,7 +63,8 @@ class DatabaseWriter {
  private:
   static constexpr size_t kRecordsMax = 256;
 
-  static DatabaseOptions options_of(const DatabaseShape& shape, const std::string& page_file) {
+  static DatabaseOptions options_of(const DatabaseShape& shape, const std::string& page_file,
+                                    const std::string& log_file) {
     DatabaseOptions options;
     options.page_bytes = static_cast<uint32_t>(shape.page_bytes);
     options.checksums = static_cast<uint32_t>(shape.checksums);
@@ -66,6 +73,7 @@ class DatabaseWriter {
     options.pm_bytes = shape.pm_bytes;
     options.pm_frames = shape.pm_bytes != 0;
     options.page_file = page_file;
+    options.log_file = log_file;
     return options;
   }
 

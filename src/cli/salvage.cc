@@ -339,13 +339,22 @@ DatabaseShape tell_shape(pm::PoolImpl& pool, const std::string& name, Teller& te
   return shape;
 }
 
-// Whose the page files are that were given. Nothing if the database has its pages in the pool.
-void tell_owners(const std::string& path, const std::string& name,
-                 const std::vector<std::string>& page_files, Teller& teller) {
+// Whose the page files are that were given. Nothing if the database has its pages in the pool. A
+// log file that cannot be read at all is an error here, too.
+void tell_owners(const std::string& path, const std::string& name, const DatabaseFiles& files,
+                 Teller& teller) {
   Pool pool = Pool::open(path, lenient_options(true));
   pm::PoolImpl& impl = pm::impl_of(pool);
-  if (tell_shape(impl, name, teller).has_page_file == 0) return;
-  for (const std::string& file : page_files) {
+  const DatabaseShape shape = tell_shape(impl, name, teller);
+  for (const std::string& file : files.log_files) {
+    try {
+      if (shape.has_log_file != 0) buffer::LogFile::salt_of(file);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kIo) throw;
+    }
+  }
+  if (shape.has_page_file == 0) return;
+  for (const std::string& file : files.page_files) {
     const auto owner = static_cast<char>(buffer::Engine::owner_of_page_file(impl, name, file));
     teller.tell(kOwner, {&owner, 1});
   }
@@ -353,11 +362,11 @@ void tell_owners(const std::string& path, const std::string& name,
 
 // `page_file`: empty if its pages are in the pool.
 void tell_database(const std::string& path, const std::string& name, const std::string& page_file,
-                   Teller& teller) {
+                   const std::vector<std::string>& log_files, Teller& teller) {
   Pool pool = Pool::open(path, lenient_options(true));
   pm::PoolImpl& impl = pm::impl_of(pool);
   const std::unique_ptr<buffer::Engine> engine =
-      buffer::Engine::open_damaged(impl, name, page_file);
+      buffer::Engine::open_damaged(impl, name, page_file, log_files);
   tell_shape(impl, name, teller);
   engine->salvage(
       [&](std::string_view tree) { teller.tell(kTree, tree); },
@@ -422,6 +431,7 @@ class Salvage {
     if (finished_) return;
     for (const SalvagedStructure& one : report_.structures) {
       if (!one.page_file.empty()) ::unlink(one.page_file.c_str());
+      if (!one.log_file.empty()) ::unlink(one.log_file.c_str());
     }
   }
   Salvage(const Salvage&) = delete;
@@ -463,6 +473,8 @@ class Salvage {
     std::string from;                           // its own; empty: none of them
     bool is_guess = false;                      // nothing in that file says whose it is
     std::string to;
+    bool has_log_file = false;
+    std::string log_to;
   };
 
   // Before anything is copied: which file is whose can only be told from all of them. Throws
@@ -479,18 +491,25 @@ class Salvage {
     std::set<std::string> names;
     for (size_t i = 0; i < pages_.size(); ++i) {
       Pages& one = pages_[i];
-      if (one.from.empty()) continue;
-      unsigned number = 1;
-      do {
-        one.to = files_.new_page_file(report_.structures[i].info.name, number++);
-      } while (!names.insert(one.to).second);
-      if (!std::filesystem::exists(std::filesystem::symlink_status(one.to))) continue;
-      throw Error(
-          ErrorCode::kExists,
-          fmt::format("{} is there already, where the pages of '{}' are to go; if a salvage "
-                      "that was killed has left it, remove it",
-                      one.to, report_.structures[i].info.name));
+      const std::string& name = report_.structures[i].info.name;
+      if (!one.from.empty()) one.to = choose_file(names, name, "pages");
+      if (one.has_log_file) one.log_to = choose_file(names, name, "log");
     }
+  }
+  std::string choose_file(std::set<std::string>& names, const std::string& name,
+                          const char* kind) const {
+    std::string file;
+    unsigned number = 1;
+    do {
+      file = files_.new_file(name, number++, kind);
+    } while (!names.insert(file).second);
+    if (std::filesystem::exists(std::filesystem::symlink_status(file))) {
+      throw Error(ErrorCode::kExists,
+                  fmt::format("{} is there already, where the {} of '{}' is to go; if a salvage "
+                              "that was killed has left it, remove it",
+                              file, std::strcmp(kind, "log") == 0 ? "log" : "page file", name));
+    }
+    return file;
   }
   static std::optional<DatabaseShape> shape_in(const Frame& frame) {
     if (frame.what != kDatabase || frame.first.size() != sizeof(DatabaseShape)) return std::nullopt;
@@ -500,13 +519,13 @@ class Salvage {
   }
   Pages find_owners(const std::string& name) const {
     Pages pages;
-    Reader reader([&](Teller& teller) { tell_owners(from_, name, files_.page_files, teller); },
-                  silence_s_);
+    Reader reader([&](Teller& teller) { tell_owners(from_, name, files_, teller); }, silence_s_);
     Frame frame;
     while (reader.next(frame)) {
       if (const auto shape = shape_in(frame)) {
         pages.is_known = true;
         pages.in_file = shape->has_page_file != 0;
+        pages.has_log_file = shape->has_log_file != 0;
       }
       if (frame.what == kOwner && frame.first.size() == 1)
         pages.owners.push_back(static_cast<buffer::PageFileOwner>(frame.first[0]));
@@ -693,11 +712,15 @@ class Salvage {
     }
     std::optional<DatabaseWriter> writer;
     const bool all_read = read_all(
-        one, [&](Teller& teller) { tell_database(from_, one.info.name, pages.from, teller); },
+        one,
+        [&](Teller& teller) {
+          tell_database(from_, one.info.name, pages.from, files_.log_files, teller);
+        },
         [&](const Frame& frame) {
           if (const auto shape = shape_in(frame)) {
-            writer.emplace(to_, one.info.name, *shape, pages.to);
+            writer.emplace(to_, one.info.name, *shape, pages.to, pages.log_to);
             one.page_file = pages.to;  // it was made
+            one.log_file = pages.log_to;
           }
           if (!writer) return;
           if (frame.what == kTree) writer->begin_tree(frame.first);
@@ -728,13 +751,14 @@ bool SalvageReport::is_complete() const {
          });
 }
 
-std::string DatabaseFiles::new_page_file(const std::string& name, unsigned number) const {
+std::string DatabaseFiles::new_file(const std::string& name, unsigned number,
+                                    const char* kind) const {
   std::string plain = name;
   for (char& one : plain) {
     if (std::isalnum(static_cast<unsigned char>(one)) == 0 && one != '-' && one != '_') one = '_';
   }
   if (number > 1) plain += fmt::format(".{}", number);
-  return fmt::format("{}.{}.pages", new_pool, plain);
+  return fmt::format("{}.{}.{}", new_pool, plain, kind);
 }
 
 SalvageReport salvage_pool(const std::string& from, Pool& to, const DatabaseFiles& files,

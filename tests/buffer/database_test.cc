@@ -103,11 +103,12 @@ TEST_F(DatabaseTest, AnUnknownSavepointIsRefused) {
   EXPECT_EQ(contents_of(database, tree), (Records{{"a", "1"}}));
 }
 
-// The same, for pages of all sizes, in the pool and in a file, and opened again in between.
-class DatabaseModel : public testing::TestWithParam<std::tuple<uint32_t, uint32_t, bool>> {};
+// The same, for pages of all sizes, these and the log in the pool and in files, and opened again in
+// between.
+class DatabaseModel : public testing::TestWithParam<std::tuple<uint32_t, uint32_t, bool, bool>> {};
 
 TEST_P(DatabaseModel, HoldsWhatTheModelHolds) {
-  const auto [page_bytes, checksums, in_file] = GetParam();
+  const auto [page_bytes, checksums, in_file, log_in_file] = GetParam();
   const TempDir folder;
   DatabaseOptions options = small_database();
   options.page_bytes = page_bytes;
@@ -118,6 +119,7 @@ TEST_P(DatabaseModel, HoldsWhatTheModelHolds) {
   options.pages_max = (uint64_t{32} << 20) / page_bytes;
   options.background = in_file;
   if (in_file) options.page_file = folder.file("pages");
+  if (log_in_file) options.log_file = folder.file("log");
   Pool pool = Pool::anonymous(small_pool(uint64_t{64} << 20));
   Random random(base_seed());
   RandomWrites writes(random, 3000);
@@ -159,9 +161,11 @@ TEST_P(DatabaseModel, HoldsWhatTheModelHolds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, DatabaseModel,
-                         testing::Values(std::tuple{4096U, 8U, false}, std::tuple{4096U, 32U, true},
-                                         std::tuple{8192U, 1U, true},
-                                         std::tuple{65536U, 8U, false}));
+                         testing::Values(std::tuple{4096U, 8U, false, false},
+                                         std::tuple{4096U, 32U, true, false},
+                                         std::tuple{4096U, 8U, false, true},
+                                         std::tuple{8192U, 1U, true, true},
+                                         std::tuple{65536U, 8U, false, false}));
 
 TEST_F(DatabaseTest, CursorsGoBothWaysThroughOwnWrites) {
   Database database = Database::create(pool_, "d", small_database());
@@ -445,6 +449,37 @@ TEST_F(DatabaseTest, TransactSucceedsWhateverTheContention) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(failed.load(), 0U);
   EXPECT_EQ(database.begin().get(tree, "x"), std::to_string(kThreads * rounds));
+}
+
+// One that has all others wait may commit another one in between.
+TEST_F(DatabaseTest, WhoHoldsCommitsBackMayCommit) {
+  Database database = Database::create(pool_, "d", small_database());
+  const Tree tree = database.tree("t");
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      while (!stop) {
+        database.transact([&](Transaction& one) { one.put(tree, std::to_string(t), "x"); });
+      }
+    });
+  }
+  for (int round = 0; round < 20; ++round) {
+    int attempts = 0;
+    database.transact([&](Transaction& outer) {
+      outer.get(tree, "k");
+      const bool in_the_way = ++attempts <= 8;
+      database.transact([&](Transaction& inner) {
+        inner.put(tree, in_the_way ? "k" : "other", std::to_string(attempts));
+      });
+      if (!in_the_way) database.tree("of round " + std::to_string(round));
+      outer.put(tree, "mine", std::to_string(round));
+    });
+    EXPECT_EQ(attempts, 9);
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(database.begin().get(tree, "mine"), "19");
 }
 
 TEST_F(DatabaseTest, TooMuchIsRefusedAndChangesNothing) {

@@ -16,6 +16,7 @@
 
 #include "buffer/fixture.h"
 #include "buffer/layout.h"
+#include "buffer/log_shadow.h"
 #include "buffer/page_store.h"
 #include "buffer/ring.h"
 #include "support/child.h"
@@ -32,9 +33,21 @@ uint64_t count_from(const char* variable, uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 0);
 }
 
+// Where the log is.
+enum class LogPlace : uint8_t { kPm, kFile };
+std::string name_of(LogPlace place) { return place == LogPlace::kPm ? "LogInPm" : "LogInFile"; }
+
 class DatabasePower : public testing::Test {
  protected:
   std::string path() const { return folder_.file("pool"); }
+  std::string log_path() const { return folder_.file("log"); }
+  // From now on the log is in a file.
+  void put_log_in_file() { log_.emplace(log_path()); }
+  DatabaseOptions options_here() const {
+    DatabaseOptions options = small_database();
+    if (log_) options.log_file = log_path();
+    return options;
+  }
 
   // What was under way happened wholly or not at all.
   void judge(Database& database, const Tree& tree) {
@@ -77,17 +90,27 @@ class DatabasePower : public testing::Test {
     const Image kind = kImages[random_.below(4)];
     const uint64_t last = random_.below(kSoon[random_.below(3)]);
     std::string image;
+    std::string log_image;
     const bool at_once = random_.chance(50);
+    const bool at_log = log_ && random_.chance(50);  // at a write or sync of the log file
+    if (log_) log_->begin_session();
     if (!closes && at_once) {
       // The power fails before this persist: what a commit has changed by then may be in PM.
       const auto fail = [&](uint64_t n) {
         if (n != last) return false;
         image = medium.make_image(kind, random_.next());
         if (random_.chance(30)) image = make_image_of_frames(medium);
+        if (log_) log_image = log_->make_image(random_);
         at_failure_.emplace(model_, next_);
         return false;
       };
-      medium.refuse(fail, [](uint64_t) { return false; });
+      if (at_log) {
+        log_->at_point = fail;
+      } else {
+        medium.refuse(fail, [](uint64_t) { return false; });
+      }
+    } else if (!closes && at_log) {
+      log_->fails_from = last;
     } else if (!closes) {
       medium.refuse_here(last, true);  // and the commit is undone
     }
@@ -95,12 +118,16 @@ class DatabasePower : public testing::Test {
       const Pool pool = Pool::open(path(), small_pool());
       run(pool, closes);
     } catch (const Error& error) {
-      ASSERT_TRUE(medium.refused()) << error.what();
+      ASSERT_TRUE(medium.refused() || (log_ && log_->failed())) << error.what();
       ASSERT_EQ(error.code(), ErrorCode::kIo) << error.what();
     }
-    if (medium.refused()) image = medium.make_image(kind, random_.next());
+    // What a failed log file leaves is found by the next opening, before or after a power failure.
+    const bool falls = medium.refused() || (log_ && log_->failed() && random_.chance(50));
+    if (falls) image = medium.make_image(kind, random_.next());
+    if (falls && log_) log_image = log_->make_image(random_);
     if (image.empty()) return;
     std::filesystem::rename(image, path());
+    if (log_) log_->replace(log_image);
     if (at_failure_) std::tie(model_, next_) = *at_failure_;
     at_failure_.reset();
   }
@@ -119,14 +146,13 @@ class DatabasePower : public testing::Test {
   // In the pool's file, where it never moves.
   static const buffer::Root& root_of(Pool& pool) {
     pm::PoolImpl& impl = pm::impl_of(pool);
-    return *impl.at<buffer::Root>(
-        index::find_structure(impl, "d", Database::kTypeName, Kind::kBytes, Kind::kBytes,
-                              buffer::kRootMagic, sizeof(buffer::Root), buffer::kSealedBytes));
+    return *impl.at<buffer::Root>(index::find_structure(
+        impl, "d", Database::kTypeName, Kind::kBytes, Kind::kBytes, sizeof(buffer::Root)));
   }
   void find_frames(Pool& pool) { frames_ = root_of(pool).frames; }
 
   void run(const Pool& pool, bool closes) {
-    DatabaseOptions options = small_database();
+    DatabaseOptions options = options_here();
     options.checksum_every = random_.chance(30) ? 3 : 1;
     if (random_.chance(50)) options.dram_bytes = 0;  // all pages in PM
     Database database = Database::open(const_cast<Pool&>(pool), "d", options);
@@ -155,6 +181,7 @@ class DatabasePower : public testing::Test {
   }
 
   TempDir folder_;
+  std::optional<LogShadow> log_;  // of one in a file
   Random random_{base_seed()};
   RandomWrites writes_{random_, 1500, 4};
   Records model_;
@@ -164,10 +191,19 @@ class DatabasePower : public testing::Test {
   uint64_t frames_ = 0;
 };
 
-TEST_F(DatabasePower, NoSequenceOfFailuresGivesAWrongAnswer) {
+class DatabaseFailures : public DatabasePower, public testing::WithParamInterface<LogPlace> {
+ protected:
+  DatabaseFailures() {
+    if (GetParam() == LogPlace::kFile) put_log_in_file();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Places, DatabaseFailures, testing::Values(LogPlace::kPm, LogPlace::kFile),
+                         [](const auto& info) { return name_of(info.param); });
+
+TEST_P(DatabaseFailures, NoSequenceOfThemGivesAWrongAnswer) {
   {
     Pool pool = Pool::create(path(), small_pool());
-    Database::create(pool, "d", small_database());
+    Database::create(pool, "d", options_here());
     find_frames(pool);
   }
   const uint64_t sessions = count_from("PERDURE_POWER_SESSIONS", scaled(250));
@@ -188,20 +224,28 @@ TEST_F(DatabasePower, NoSequenceOfFailuresGivesAWrongAnswer) {
 // A commit that a first crash ends, with all that it has changed in PM frames, but not its log
 // entry. The second session lets go of the log, and a second crash loses what was not flushed. The
 // third one must not see the commit.
-class TwoCrashes : public DatabasePower {
+class TwoCrashes : public DatabaseFailures {
  protected:
-  static DatabaseOptions options() {
-    DatabaseOptions options = small_database();
+  DatabaseOptions options() const {
+    DatabaseOptions options = options_here();
     options.dram_bytes = 0;
     return options;
   }
-  void replace(const std::string& content) const {
-    std::ofstream(path(), std::ios::binary | std::ios::trunc) << content;
+  // What a crash leaves.
+  struct Left {
+    std::string pool;
+    std::string log;  // where it is in a file
+  };
+  void replace(const std::string& content) const { write_file(path(), content); }
+  void replace(const Left& left) {
+    replace(left.pool);
+    if (log_) log_->replace(left.log);
   }
+  std::string log_at_least() { return log_ ? log_->make_image(random_, true) : ""; }
 
   // What the first crash leaves.
-  std::string first_session() {
-    std::string left;
+  Left first_session() {
+    Left left;
     {
       Pool pool = Pool::create(path(), small_pool());
       Database database = Database::create(pool, "d", options());
@@ -216,9 +260,10 @@ class TwoCrashes : public DatabasePower {
     const auto crash = [&](uint64_t) {
       if (!armed) return false;
       armed = false;
-      left = read_file(make_image_of_frames(medium));
+      left = {read_file(make_image_of_frames(medium)), log_at_least()};
       return false;
     };
+    if (log_) log_->at_point = crash;
     Pool pool = Pool::open(path(), small_pool());
     find_frames(pool);
     Database database = Database::open(pool, "d", options());
@@ -228,11 +273,12 @@ class TwoCrashes : public DatabasePower {
     medium.refuse(crash, [](uint64_t) { return false; });
     database.transact([&](Transaction& one) { one.put(tree, "x", "2"); });
     EXPECT_FALSE(armed);
+    if (log_) log_->at_point = nullptr;
     return left;
   }
 
   // What the second one leaves.
-  std::string second_session(bool judges) {
+  Left second_session(bool judges) {
     FailingMedium medium(path(), Domain::kLine);
     medium.begin();
     Pool pool = Pool::open(path(), small_pool());
@@ -245,16 +291,18 @@ class TwoCrashes : public DatabasePower {
     for (int i = 0; i < 1500; ++i) {
       database.transact([&](Transaction& one) { one.put(other, "y", std::string(500, 'y')); });
     }
-    return read_file(medium.make_image(FailingMedium::Image::kLeast, 0));
+    return {read_file(medium.make_image(FailingMedium::Image::kLeast, 0)), log_at_least()};
   }
 };
+INSTANTIATE_TEST_SUITE_P(Places, TwoCrashes, testing::Values(LogPlace::kPm, LogPlace::kFile),
+                         [](const auto& info) { return name_of(info.param); });
 
-TEST_F(TwoCrashes, AnUnfinishedCommitNeverComesBack) {
-  const std::string first = first_session();
+TEST_P(TwoCrashes, AnUnfinishedCommitNeverComesBack) {
+  const Left first = first_session();
   for (const bool judges : {false, true}) {
     SCOPED_TRACE(judges);
     replace(first);
-    const std::string second = second_session(judges);
+    const Left second = second_session(judges);
     replace(second);
     Pool pool = Pool::open(path(), small_pool());
     Database database = Database::open(pool, "d", options());
@@ -265,7 +313,7 @@ TEST_F(TwoCrashes, AnUnfinishedCommitNeverComesBack) {
 
 // A process that dies leaves in the caches what it has stored and not flushed; opening rests on it,
 // so it is not lost to a power failure later.
-TEST_F(TwoCrashes, OpeningMakesDurableWhatItFinds) {
+TEST_P(TwoCrashes, OpeningMakesDurableWhatItFinds) {
   {
     Pool pool = Pool::create(path(), small_pool());
     Database::create(pool, "d", options()).tree("t");
@@ -378,18 +426,32 @@ TEST_F(DatabasePower, CommitsGoOnWhileMostPagesAreNotMended) {
 }
 
 // Batches of pages go to the page file through io_uring, where the system has it, and by pwrite.
-class DatabasePageFile : public DatabasePower, public testing::WithParamInterface<bool> {
+class DatabasePageFile : public DatabasePower,
+                         public testing::WithParamInterface<std::tuple<bool, LogPlace>> {
  protected:
-  DatabasePageFile() { ::setenv("PERDURE_IO_URING", GetParam() ? "1" : "0", 1); }
+  DatabasePageFile() { ::setenv("PERDURE_IO_URING", has_ring() ? "1" : "0", 1); }
   ~DatabasePageFile() override { ::unsetenv("PERDURE_IO_URING"); }
+  static bool has_ring() { return std::get<0>(GetParam()); }
+  // With files in this folder.
+  static DatabaseOptions options_in(const TempDir& folder) {
+    DatabaseOptions options = small_database();
+    options.page_file = folder.file("pages");
+    if (std::get<1>(GetParam()) == LogPlace::kFile) options.log_file = folder.file("log");
+    return options;
+  }
 
   static void expect_way(const Database& database) {
-    const bool expected = GetParam() && buffer::Ring::make(buffer::kStagedMax) != nullptr;
+    const bool expected = has_ring() && buffer::Ring::make(buffer::kStagedMax) != nullptr;
     EXPECT_EQ(statistic(database, "page_file_io_uring"), expected ? 1 : 0);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Ways, DatabasePageFile, testing::Bool(),
-                         [](const auto& info) { return info.param ? "IoUring" : "Pwrite"; });
+INSTANTIATE_TEST_SUITE_P(Ways, DatabasePageFile,
+                         testing::Combine(testing::Bool(),
+                                          testing::Values(LogPlace::kPm, LogPlace::kFile)),
+                         [](const auto& info) {
+                           return (std::get<0>(info.param) ? "IoUring" : "Pwrite") +
+                                  name_of(std::get<1>(info.param));
+                         });
 
 TEST(Ring, TransfersABatchAndTellsWhatItCouldNot) {
   constexpr uint32_t kCount = 32;
@@ -440,8 +502,7 @@ TEST(Ring, TransfersABatchAndTellsWhatItCouldNot) {
 // transfer that was acknowledged has happened.
 TEST_P(DatabasePageFile, AKilledBankKeepsItsMoney) {
   constexpr uint64_t kAccounts = 500;
-  DatabaseOptions options = small_database();
-  options.page_file = folder_.file("pages");
+  DatabaseOptions options = options_in(folder_);
   options.background = true;
   const auto name = [](uint64_t n) { return std::to_string(n * 7919 % 100'003); };
   {
@@ -559,8 +620,7 @@ class FaultyFile final : public buffer::PageFaults {
 // gone, all goes on.
 TEST_P(DatabasePageFile, AFailingPageFileLosesNothing) {
   FaultyFile file(base_seed());
-  DatabaseOptions options = small_database();
-  options.page_file = folder_.file("pages");
+  const DatabaseOptions options = options_in(folder_);
   Pool pool = Pool::create(path(), small_pool());
   {
     Database::create(pool, "d", options).tree("t");
@@ -601,9 +661,8 @@ TEST_P(DatabasePageFile, ADamagedPageFileIsMendedFromTheArchiveOrReported) {
     SCOPED_TRACE(archived);
     const TempDir folder;
     FaultyFile file(base_seed() + 1);
-    DatabaseOptions options = small_database();
+    DatabaseOptions options = options_in(folder);
     options.pm_frames = false;
-    options.page_file = folder.file("pages");
     if (archived) options.archive = folder.file("archive");
     Pool pool = Pool::anonymous(small_pool());
     Records model;

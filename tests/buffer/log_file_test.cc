@@ -1,0 +1,380 @@
+// A log in a file: what is refused, what a failing file does, and that commits share its syncs.
+// (Power failures and kills of it are in power_test.cc.)
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "buffer/engine.h"
+#include "buffer/fixture.h"
+#include "buffer/log_shadow.h"
+#include "support/errors.h"
+#include "support/files.h"
+#include "support/scale.h"
+
+namespace perdure::test {
+namespace {
+
+class LogFileTest : public testing::Test {
+ protected:
+  std::string path() const { return folder_.file("pool"); }
+  std::string log_path() const { return folder_.file("log"); }
+  DatabaseOptions options() const {
+    DatabaseOptions options = small_database();
+    options.log_file = log_path();
+    return options;
+  }
+  static void put(Database& database, const std::string& key, const std::string& value) {
+    const Tree tree = database.tree("t");
+    database.transact([&](Transaction& one) { one.put(tree, key, value); });
+  }
+  static std::optional<std::string> get(Database& database, const std::string& key) {
+    return database.begin().get(database.tree("t"), key);
+  }
+  // A pool and a log as a process that was killed has left them, with commits "1" to "9" in the log
+  // only.
+  void make_killed() {
+    std::string pool_left;
+    std::string log_left;
+    {
+      Pool pool = Pool::create(path(), small_pool());
+      Database database = Database::create(pool, "d", options());
+      put(database, "x", "0");
+      database.checkpoint();
+      before_ = read_file(log_path());
+      for (char n = '1'; n <= '9'; ++n) put(database, "x", std::string(1, n));
+      pool_left = read_file(path());
+      log_left = read_file(log_path());
+    }
+    write_file(path(), pool_left);
+    write_file(log_path(), log_left);
+    log_left_ = log_left;
+  }
+  testing::AssertionResult is_refused(ErrorCode code, const std::string& word) const {
+    const std::string kept = read_file(log_path());
+    Pool pool = Pool::open(path(), small_pool());
+    testing::AssertionResult result =
+        fails_with(code, word, [&] { Database::open(pool, "d", options()); });
+    if (result && read_file(log_path()) != kept) {
+      return testing::AssertionFailure() << "the file was changed";
+    }
+    return result;
+  }
+  void expect_all() const {
+    Pool pool = Pool::open(path(), small_pool());
+    Database database = Database::open(pool, "d", options());
+    EXPECT_EQ(get(database, "x"), "9");
+    expect_sound(database);
+  }
+
+  TempDir folder_;
+  std::string before_;    // the log when the commits were not there yet
+  std::string log_left_;  // and with all of them
+};
+
+TEST_F(LogFileTest, TakesNoRoomInThePool) {
+  Pool pool = Pool::create(path(), small_pool());
+  DatabaseOptions large = options();
+  large.log_bytes = uint64_t{32} << 20;  // more than the pool's capacity
+  Database database = Database::create(pool, "d", large);
+  put(database, "x", "1");
+  EXPECT_EQ(get(database, "x"), "1");
+  EXPECT_EQ(statistic(database, "log_files"), 1);
+  EXPECT_EQ(statistic(database, "log_bytes"), 32 << 20);
+  struct stat status{};
+  ASSERT_EQ(::stat(log_path().c_str(), &status), 0);
+  EXPECT_EQ(status.st_size, (32 << 20) + 4096);
+  EXPECT_GE(status.st_blocks * 512, 32 << 20);  // it cannot run out of room
+  const Pool other = Pool::anonymous(small_pool());
+  EXPECT_EQ(
+      statistic(Database::create(const_cast<Pool&>(other), "d", small_database()), "log_files"), 0);
+}
+
+TEST_F(LogFileTest, AFileThatIsNotItsOwnIsRefusedAndKept) {
+  make_killed();
+  std::filesystem::rename(log_path(), folder_.file("away"));
+  {
+    Pool pool = Pool::open(path(), small_pool());
+    EXPECT_TRUE(fails_with(ErrorCode::kNotFound, "log file",
+                           [&] { Database::open(pool, "d", options()); }));
+    EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, "the log of 'd' is in a file",
+                           [&] { Database::open(pool, "d", small_database()); }));
+    DatabaseOptions small = small_database();
+    small.pages_max = 64;
+    Database::create(pool, "in pm", small);
+    EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, "the log of 'in pm' is in the pool",
+                           [&] { Database::open(pool, "in pm", options()); }));
+    EXPECT_FALSE(std::filesystem::exists(log_path()));
+    DatabaseOptions other = small;
+    other.log_file = folder_.file("other log");
+    Database::create(pool, "other", other);
+    EXPECT_TRUE(fails_with(ErrorCode::kExists, [&] { Database::create(pool, "third", other); }));
+  }
+  std::filesystem::copy_file(folder_.file("other log"), log_path());
+  EXPECT_TRUE(is_refused(ErrorCode::kInvalidArgument, "belongs to another database"));
+  for (const size_t bytes : {0, 100, 4096, 5000, 100'000}) {
+    write_file(log_path(), std::string(bytes, 'z'));
+    EXPECT_TRUE(is_refused(ErrorCode::kInvalidArgument, "no log file")) << bytes;
+  }
+  write_file(log_path(), log_left_.substr(0, log_left_.size() - 1));
+  EXPECT_TRUE(is_refused(ErrorCode::kCorrupt, "cut off"));
+  write_file(log_path(), log_left_.substr(0, 4096));
+  EXPECT_TRUE(is_refused(ErrorCode::kCorrupt, "cut off"));
+  for (const size_t at : {8, 16, 24}) {
+    std::string damaged = log_left_;
+    damaged[at] = static_cast<char>(damaged[at] ^ 1);
+    write_file(log_path(), damaged);
+    EXPECT_TRUE(is_refused(ErrorCode::kCorrupt, "header is damaged")) << at;
+  }
+  write_file(log_path(), log_left_);
+  expect_all();
+}
+
+TEST_F(LogFileTest, OneProcessHasItOpen) {
+  Pool pool = Pool::create(path(), small_pool());
+  const Database database = Database::create(pool, "d", options());
+  EXPECT_TRUE(
+      fails_with(ErrorCode::kLocked, "log file", [&] { Database::open(pool, "d", options()); }));
+}
+
+// An older copy, one of zeros, and one with a flipped bit in any entry that was acknowledged: to
+// open without what they lack would lose commits, and nobody would know.
+TEST_F(LogFileTest, WhatLacksAcknowledgedCommitsIsRefused) {
+  make_killed();
+  write_file(log_path(), before_);
+  EXPECT_TRUE(is_refused(ErrorCode::kCorrupt, "older copy"));
+  write_file(log_path(), log_left_.substr(0, 4096) + std::string(log_left_.size() - 4096, '\0'));
+  EXPECT_TRUE(is_refused(ErrorCode::kCorrupt, "older copy"));
+  Random random(base_seed());
+  const auto [first, last] = [&] {
+    size_t begin = 0;
+    while (before_[begin] == log_left_[begin]) ++begin;
+    size_t end = log_left_.size() - 1;
+    while (before_[end] == log_left_[end]) --end;
+    return std::pair(begin, end);
+  }();
+  ASSERT_LT(first, last);
+  for (uint64_t i = 0; i < scaled(40); ++i) {
+    std::string damaged = log_left_;
+    char& byte = damaged[first + random.below(last - first)];
+    byte = static_cast<char>(byte ^ 1 << random.below(8));
+    write_file(log_path(), damaged);
+    EXPECT_TRUE(is_refused(ErrorCode::kCorrupt, "older copy"));
+  }
+  write_file(log_path(), log_left_);
+  expect_all();
+}
+
+// Of a log that was closed nothing is needed: an older copy of it has nothing that is believed.
+TEST_F(LogFileTest, AnOlderCopyOfAnEmptyLogIsHarmless) {
+  make_killed();
+  expect_all();
+  write_file(log_path(), log_left_);
+  expect_all();
+  {
+    Pool pool = Pool::open(path(), small_pool());
+    Database database = Database::open(pool, "d", options());
+    put(database, "y", "1");
+  }
+  Pool pool = Pool::open(path(), small_pool());
+  Database database = Database::open(pool, "d", options());
+  EXPECT_EQ(get(database, "x"), "9");
+  EXPECT_EQ(get(database, "y"), "1");
+}
+
+// A write or sync that fails ends all commits, and no process; what was acknowledged is there when
+// it is opened again, and what was not is there wholly or not at all.
+TEST_F(LogFileTest, AFailureEndsCommitsAndNothingElse) {
+  LogShadow log(log_path());
+  DatabaseOptions archived = options();
+  archived.archive = folder_.file("archive");
+  {
+    Pool pool = Pool::create(path(), small_pool());
+    Database database = Database::create(pool, "d", archived);
+    put(database, "x", "0");
+    put(database, "z", "0");
+  }
+  std::string acknowledged = "0";
+  std::string tried = "0";
+  for (uint64_t round = 0; round < scaled(12) && !HasFailure(); ++round) {
+    SCOPED_TRACE(round);
+    log.begin_session();
+    Pool pool = Pool::open(path(), small_pool());
+    Database database = Database::open(pool, "d", archived);
+    const std::optional<std::string> there = get(database, "x");
+    ASSERT_TRUE(there == acknowledged || there == tried) << *there;
+    acknowledged = *there;
+    const Tree tree = *database.find_tree("t");
+    const Snapshot snapshot = database.snapshot();
+    log.fails_from = log.points() + round;
+    std::string told;
+    for (int i = 0; i < 100 && told.empty(); ++i) {
+      tried = std::to_string(round) + "/" + std::to_string(i) + std::string(5000, 'v');
+      try {
+        database.transact([&](Transaction& one) { one.put(tree, "x", tried); });
+        acknowledged = tried;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kIo);
+        told = error.what();
+      }
+    }
+    EXPECT_NE(told.find("log file"), std::string::npos) << told;
+    // For good, though the file would take it now.
+    log.fails_from = ~uint64_t{0};
+    const uint64_t points = log.points();
+    EXPECT_TRUE(fails_with(ErrorCode::kIo, "log file", [&] { put(database, "x", "late"); }));
+    EXPECT_TRUE(fails_with(ErrorCode::kIo, "log file", [&] { database.checkpoint(); }));
+    EXPECT_EQ(log.points(), points);
+    EXPECT_EQ(database.begin().get(tree, "z"), "0");
+    EXPECT_EQ(database.snapshot().get(tree, "x"), acknowledged);
+    EXPECT_EQ(snapshot.get(tree, "z"), "0");
+    expect_sound(database);
+  }
+}
+
+// What a system shows of a file after it could not write it is not on the medium.
+TEST_F(LogFileTest, WhatIsFoundIsWrittenAgain) {
+  LogShadow log(log_path());
+  Random random(base_seed());
+  const std::string value(9000, 'x');  // blocks that what comes later is not in
+  {
+    Pool pool = Pool::create(path(), small_pool());
+    Database database = Database::create(pool, "d", options());
+    put(database, "x", "0");
+    log.fails_from = log.points() + 1;  // the sync of the next one
+    EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { put(database, "x", value); }));
+  }
+  log.begin_session();
+  std::string left;
+  std::string log_left;
+  {
+    Pool pool = Pool::open(path(), small_pool());
+    Database database = Database::open(pool, "d", options());
+    EXPECT_EQ(get(database, "x"), value);  // it happened
+    put(database, "y", "1");
+    left = read_file(path());
+    log_left = log.make_image(random, true);
+  }
+  write_file(path(), left);
+  log.replace(log_left);
+  Pool pool = Pool::open(path(), small_pool());
+  Database database = Database::open(pool, "d", options());
+  EXPECT_EQ(get(database, "x"), value);
+  EXPECT_EQ(get(database, "y"), "1");
+}
+
+TEST_F(LogFileTest, AnErrorOfReadingIsAnError) {
+  class Unreadable final : public buffer::LogFaults {
+   public:
+    Unreadable() { buffer::inject_log_faults(this); }
+    ~Unreadable() override { buffer::inject_log_faults(nullptr); }
+    uint64_t write(uint64_t, const char*, uint64_t bytes) override { return bytes; }
+    void sync() override {}
+    void read(char*, uint64_t) override {
+      throw Error(ErrorCode::kIo, "the log file: told to fail");
+    }
+  };
+  make_killed();
+  {
+    const Unreadable fault;
+    EXPECT_TRUE(is_refused(ErrorCode::kIo, "log file"));
+  }
+  expect_all();
+}
+
+// What a full disk refuses it refuses at the creation, which leaves nothing.
+TEST_F(LogFileTest, AFullDiskIsToldAtTheCreation) {
+  const SmallTmpfs disk(uint64_t{1} << 20);
+  if (!disk.mounted()) GTEST_SKIP() << "may not mount";
+  Pool pool = Pool::create(path(), small_pool());
+  DatabaseOptions options = small_database();
+  options.page_file = folder_.file("pages");
+  options.log_file = disk.file("log");
+  EXPECT_TRUE(
+      fails_with(ErrorCode::kNoSpace, "log file", [&] { Database::create(pool, "d", options); }));
+  EXPECT_FALSE(std::filesystem::exists(options.log_file));
+  EXPECT_FALSE(std::filesystem::exists(options.page_file));
+  EXPECT_TRUE(pool.structures().empty());
+  // Nor does one that fails later.
+  options.log_file = log_path();
+  LogShadow log(log_path());
+  log.fails_from = 1;  // the header
+  EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { Database::create(pool, "d", options); }));
+}
+
+// Commits that wait for one that syncs go together in the next one.
+TEST_F(LogFileTest, CommitsShareASync) {
+  class SlowSync final : public buffer::LogFaults {
+   public:
+    SlowSync() { buffer::inject_log_faults(this); }
+    ~SlowSync() override { buffer::inject_log_faults(nullptr); }
+    uint64_t write(uint64_t, const char*, uint64_t bytes) override { return bytes; }
+    void sync() override { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
+  };
+  const SlowSync slow;
+  Pool pool = Pool::create(path(), small_pool());
+  Database database = Database::create(pool, "d", options());
+  const Tree tree = database.tree("t");
+  constexpr uint64_t kThreads = 16;
+  constexpr uint64_t kEach = 40;
+  const double before = statistic(database, "commit_groups");
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (uint64_t i = 0; i < kEach; ++i) {
+        Transaction one = database.begin();
+        one.put(tree, std::to_string(t), std::to_string(i));
+        one.commit();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const double groups = statistic(database, "commit_groups") - before;
+  std::printf("%lu commits in %.0f groups\n", kThreads * kEach, groups);
+  EXPECT_LT(groups, kThreads * kEach / 4);
+  for (uint64_t t = 0; t < kThreads; ++t) {
+    EXPECT_EQ(database.begin().get(tree, std::to_string(t)), std::to_string(kEach - 1));
+  }
+}
+
+// Who only reads a damaged database needs no log file, and is told what that means.
+TEST_F(LogFileTest, SalvageReadsWithItAndWithout) {
+  make_killed();
+  PoolOptions lenient;
+  lenient.read_only = true;
+  lenient.lenient = true;
+  const std::string pool_kept = read_file(path());
+  for (const int given : {0, 1, 2}) {  // the log, none, an older copy
+    SCOPED_TRACE(given);
+    write_file(log_path(), given == 2 ? before_ : log_left_);
+    std::vector<std::string> files;
+    if (given != 1) files.push_back(log_path());
+    Pool pool = Pool::open(path(), lenient);
+    const auto engine = buffer::Engine::open_damaged(pm::impl_of(pool), "d", "", files);
+    std::string x;
+    std::string lost;
+    engine->salvage([](std::string_view) {},
+                    [&](std::string_view key, std::string_view value) {
+                      if (key == "x") x = value;
+                    },
+                    [&](buffer::Loss, const std::string& sentence) { lost += sentence; });
+    if (given == 0) {
+      EXPECT_EQ(x, "9");
+      EXPECT_EQ(lost, "");
+    } else {
+      EXPECT_NE(lost.find("the log file does not have the last commits"), std::string::npos);
+      EXPECT_NE(x, "");
+    }
+  }
+  EXPECT_EQ(read_file(path()), pool_kept);
+}
+
+}  // namespace
+}  // namespace perdure::test
