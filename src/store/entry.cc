@@ -184,6 +184,9 @@ StoreOptions parse(OptionMap options, const char* type = kTypeName) {
   index::take_option(options, "index_snapshot_percent", parsed.index_snapshot_percent);
   index::take_option(options, "recovery_threads", parsed.recovery_threads);
   index::take_option(options, "workers", parsed.workers);
+  uint32_t balance = 0;
+  index::take_option(options, "balance", balance);
+  parsed.balance = balance != 0;
   index::require_empty(options, type);
   return parsed;
 }
@@ -242,7 +245,8 @@ index::EntryWithPresets entry_of() {
       {"boundaries", "none",
        "keys, ascending, with commas between them, that cut the store into one partition more; "
        "\\xNN stands for a byte"},
-      {"workers", "0", "threads that own the partitions; 0: callers work on them themselves"}};
+      {"workers", "0", "threads that own the partitions; 0: callers work on them themselves"},
+      {"balance", "0", "1: workers that have more to do than others give partitions away"}};
   entry.small_options = {{"partitions", "4"}, {"block_bytes", "4096"}};
   entry.tiny_options = {{"partitions", "1"}, {"block_bytes", "1024"}, {"garbage_percent", "10"}};
   if (in_pm) {

@@ -800,6 +800,11 @@ std::vector<Statistic> StoreImpl::statistics() const {
   list.add("changes_kept_bytes", sum.log_kept_bytes, "bytes");
   list.add("changes_given_up_blocks", sum.log_given_up_blocks, "blocks");
   list.add("consumers", consumers().size(), "consumers");
+  if (runtime_ != nullptr) {
+    uint64_t adopted = 0;
+    for (const WorkerStatistics& one : runtime_->statistics().workers) adopted += one.adopted;
+    list.add("moved_partitions", adopted, "partitions");
+  }
   if (config_.evicts) {
     list.add("evicted_records", sum.evicted_records, "records");
     list.add("hits", sum.hits, "lookups");
