@@ -18,12 +18,6 @@ uint64_t Partition::header_checksum(const BlockHeader& header) const {
   return checksum_of(header, seed_of(header.incarnation));
 }
 
-void Partition::fence() {
-  flush_moved();
-  memory_.fence();
-  unfenced_ = false;
-}
-
 uint64_t* Partition::entry_of(uint32_t slot) const {
   const uint64_t page = pages_[slot / TablePage::kEntries];
   return &pool_.at<TablePage>(page)->entries[slot % TablePage::kEntries];

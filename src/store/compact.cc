@@ -322,7 +322,7 @@ class Partition::FlushOfMoved {
 };
 
 void Partition::flush_moved() {
-  if (!defers_flush_ || moved_head_.slot == kNoSlot) return;
+  if (moved_head_.slot == kNoSlot) return;
   const uint64_t from = std::exchange(flushed_to_, moved_head_.position);
   const char* at = pool_.at<char>(blocks_[moved_head_.slot].offset);
   if (from < flushed_to_) memory_.flush(at + from, flushed_to_ - from);

@@ -565,7 +565,12 @@ class Partition final : private RecordKeys {
   void close_block(Head& head);
   void write_header(uint64_t offset, const BlockHeader& header) const;
   uint64_t header_checksum(const BlockHeader& header) const;
-  void fence();
+  // Inlined, so that a recording of fences names who asks for one.
+  [[gnu::always_inline]] void fence() {
+    if (defers_flush_) flush_moved();
+    memory_.fence();
+    unfenced_ = false;
+  }
 
   // inspect.cc
   std::string wrong_of_entry(uint64_t place, uint64_t word) const;
