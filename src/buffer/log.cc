@@ -102,7 +102,13 @@ void Log::analyse(uint64_t head, const Visit& visit) {
 void Log::judge_file(uint64_t head, uint64_t used) {
   uint64_t end = 0;
   if (!pm::unseal_word(pm::load_relaxed(*end_), kLogEndSalt, end)) {
-    throw Error(ErrorCode::kCorrupt, "the root of the database is damaged");
+    if (!file_->is_to_read()) {
+      throw Error(ErrorCode::kCorrupt,
+                  "where the log of the database ends in its file is damaged: save what can be "
+                  "read with `perdure pool salvage`");
+    }
+    lacks_entries_ = true;  // nobody knows whether it does
+    return;
   }
   end *= kAlign;
   if (tail() < end) {

@@ -23,6 +23,8 @@ namespace {
 
 constexpr uint64_t kLogFileMagic = 0x31674c6244647250;  // "PrdDbLg1"
 constexpr const char* kLogFile = "log file";
+constexpr const char* kAfterFailure =
+    "nothing is committed any more: close the database and open it again";
 
 struct LogFileHeader {
   uint64_t magic;
@@ -140,14 +142,23 @@ void LogFile::put(uint64_t at, const char* from, uint64_t bytes) {
 }
 
 void LogFile::require_sound() const {
-  if (failed_.load(std::memory_order_acquire)) throw Error(ErrorCode::kIo, failure_);
+  if (!failed_.load(std::memory_order_acquire)) return;
+  throw Error(ErrorCode::kIo,
+              fmt::format("{}: a write or a sync has failed; {}", subject_, kAfterFailure));
 }
 
-void LogFile::fail(const std::string& what) {
-  failure_ =
-      fmt::format("{}; nothing is committed any more: close the database and open it again", what);
-  failed_.store(true, std::memory_order_release);
-  throw Error(ErrorCode::kIo, failure_);
+// Whatever `work` throws, and before anything that needs memory: nothing is written any more.
+template <typename Work>
+void LogFile::or_fail(Work work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    failed_.store(true, std::memory_order_release);
+    throw Error(ErrorCode::kIo, fmt::format("{}; {}", error.what(), kAfterFailure));
+  } catch (...) {
+    failed_.store(true, std::memory_order_release);
+    throw;
+  }
 }
 
 void LogFile::refuse_as_old() const {
@@ -174,22 +185,19 @@ void LogFile::write_blocks(uint64_t at, uint64_t bytes) {
   if (to_read_ || bytes == 0) return;
   const uint64_t begin = at / kBlock * kBlock;
   const uint64_t end = (at + bytes + kBlock - 1) / kBlock * kBlock;
-  try {
-    put(kBlock + begin, ring_.get() + begin, end - begin);
-  } catch (const Error& error) {
-    fail(error.what());
-  }
+  or_fail([&] { put(kBlock + begin, ring_.get() + begin, end - begin); });
 }
 
 void LogFile::sync() {
   require_sound();
   if (to_read_) return;
-  try {
+  or_fail([&] {
     if (log_faults != nullptr) log_faults->sync();
-    if (::fdatasync(fd_) != 0) pm::throw_errno("fdatasync", subject_, errno);
-  } catch (const Error& error) {
-    fail(error.what());
-  }
+    if (::fdatasync(fd_) == 0) return;
+    const int reason = errno;
+    failed_.store(true, std::memory_order_release);
+    pm::throw_errno("fdatasync", subject_, reason);
+  });
 }
 
 }  // namespace perdure::buffer

@@ -57,7 +57,8 @@ class LogFile {
   void read();
   void write_blocks(uint64_t at, uint64_t bytes);
   void put(uint64_t at, const char* from, uint64_t bytes);
-  [[noreturn]] void fail(const std::string& what);
+  template <typename Work>
+  void or_fail(Work work);
 
   std::string subject_;  // of messages
   uint64_t salt_ = 0;
@@ -65,7 +66,6 @@ class LogFile {
   bool to_read_;
   std::unique_ptr<char, void (*)(void*)> ring_;
   int fd_ = -1;
-  std::string failure_;
   std::atomic<bool> failed_{false};
 };
 

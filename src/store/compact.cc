@@ -311,7 +311,11 @@ class Partition::FlushOfMoved {
     partition_.prefetch_head(partition_.moved_head_, 0);
   }
   ~FlushOfMoved() {
-    partition_.flush_moved();
+    try {
+      partition_.flush_moved();
+    } catch (const std::exception&) {
+      // In the domain `page`: the pool has failed, and the next fence says so.
+    }
     partition_.defers_flush_ = false;
   }
   FlushOfMoved(const FlushOfMoved&) = delete;
@@ -515,8 +519,18 @@ bool Partition::compact_now(uint64_t gain_bytes_min) {
       for (Block& block : blocks_) block.pinned = 0;
       if (!choose_victim(gain_bytes_min, true)) return false;
     }
-    while (victim_ != kNoSlot) compact_step(payload_bytes());
-    if (emptied_ == kNoSlot) return true;  // it was damaged: another one is next
+    // Copies of a block that stays are durable before anything else is appended, too: the caller's
+    // batch may go on to write without a fence.
+    try {
+      while (victim_ != kNoSlot) compact_step(payload_bytes());
+    } catch (...) {
+      fence();
+      throw;
+    }
+    if (emptied_ == kNoSlot) {  // it was damaged: another one is next
+      fence();
+      return true;
+    }
   }
   fence();  // copies and floors, before the block is unused
   free_emptied();

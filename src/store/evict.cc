@@ -160,30 +160,35 @@ void Partition::carry_out(uint32_t slot, const Eviction& plan) {
   const uint64_t end = sizeof(BlockHeader) + blocks_[slot].bytes;
   const uint64_t incarnation = blocks_[slot].incarnation;
   size_t stays = 0;
-  for (uint64_t at = sizeof(BlockHeader); at < end;) {
-    const Location here(slot, at);
-    const RecordView record = view_at(here);
-    at += record.bytes;
-    if (record.has(kPrefix)) {
-      compact_prefix(record, here);
-      continue;
+  try {
+    for (uint64_t at = sizeof(BlockHeader); at < end;) {
+      const Location here(slot, at);
+      const RecordView record = view_at(here);
+      at += record.bytes;
+      if (record.has(kPrefix)) {
+        compact_prefix(record, here);
+        continue;
+      }
+      if (Saved* saved = find_saved(record, here); saved != nullptr) {
+        move_saved(record, *saved);
+        continue;
+      }
+      if (stays < plan.stay.size() && plan.stay[stays] == here) {
+        ++stays;
+        index_.reserve_changes(1);
+        const uint64_t entry = entry_of_record(record, here, hash_of(key_of(record)));
+        move_record(record, here, entry, still_invalidates(record, incarnation));
+        continue;
+      }
+      if (still_invalidates(record, incarnation)) {
+        append_moved({.flags = kTombstone | kSupersedes,
+                      .version = record.version,
+                      .superseded = record.superseded});
+      }
     }
-    if (Saved* saved = find_saved(record, here); saved != nullptr) {
-      move_saved(record, *saved);
-      continue;
-    }
-    if (stays < plan.stay.size() && plan.stay[stays] == here) {
-      ++stays;
-      index_.reserve_changes(1);
-      const uint64_t entry = entry_of_record(record, here, hash_of(key_of(record)));
-      move_record(record, here, entry, still_invalidates(record, incarnation));
-      continue;
-    }
-    if (still_invalidates(record, incarnation)) {
-      append_moved({.flags = kTombstone | kSupersedes,
-                    .version = record.version,
-                    .superseded = record.superseded});
-    }
+  } catch (...) {
+    fence();  // the copies, before anything else is appended: as in compact_now()
+    throw;
   }
   size_t gone = 0;
   try {

@@ -22,8 +22,8 @@ uint64_t Partition::take_snapshot() {
 
 void Partition::release_snapshot(uint64_t version) {
   auto& versions = snapshots_->versions;
+  reserve_garbage(snapshots_->saved.size());  // may throw: then all stays as it is
   versions.erase(versions.find(version));
-  reserve_garbage(snapshots_->saved.size());
   std::erase_if(snapshots_->saved, [&](const auto& item) {
     const Saved& saved = item.second;
     const auto reader = versions.lower_bound(saved.version);

@@ -7,9 +7,11 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <new>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "buffer/engine.h"
@@ -287,6 +289,35 @@ TEST_F(LogFileTest, AnErrorOfReadingIsAnError) {
     EXPECT_TRUE(is_refused(ErrorCode::kIo, "log file"));
   }
   expect_all();
+}
+
+// The system takes what it could not write for clean: a second sync that succeeds means nothing.
+TEST_F(LogFileTest, ASyncThatFailsWithoutMemoryIsNotForgotten) {
+  class ShortOnce final : public buffer::LogFaults {
+   public:
+    ShortOnce() { buffer::inject_log_faults(this); }
+    ~ShortOnce() override { buffer::inject_log_faults(nullptr); }
+    uint64_t write(uint64_t, const char*, uint64_t bytes) override { return bytes; }
+    void sync() override {
+      if (armed && !std::exchange(met, true)) throw std::bad_alloc();
+    }
+    bool armed = false;
+    bool met = false;
+  };
+  ShortOnce fault;
+  Pool pool = Pool::create(path(), small_pool());
+  Database database = Database::create(pool, "d", options());
+  const Tree tree = database.tree("t");
+  const auto put = [&](const std::string& value) {
+    Transaction one = database.begin();
+    one.put(tree, "key", value);
+    one.commit();
+  };
+  put("sound");
+  fault.armed = true;
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_TRUE(fails_with(ErrorCode::kIo, "log file", [&] { put("later"); }));
+  }
 }
 
 // What a full disk refuses it refuses at the creation, which leaves nothing.

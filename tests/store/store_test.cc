@@ -369,6 +369,24 @@ TEST_F(StoreTest, OverwritingIsBoundedInSpace) {
   EXPECT_LT(pool.info().allocated_bytes, raw * 2);
 }
 
+TEST_F(StoreTest, ASnapshotThatEndsWhileMemoryIsShortDoesNoHarm) {
+  Pool pool = Pool::create(path(), options());
+  Store store = Store::create(pool, "store", {.partitions = 1});
+  const auto write_all = [&](const std::string& value) {
+    for (int i = 0; i < 2000; ++i) store.put("key" + std::to_string(i), value);
+  };
+  write_all("before");
+  {
+    std::optional<Store::Snapshot> snapshot(store.snapshot());
+    write_all("then");
+    const ShortMemory memory(0);
+    snapshot.reset();
+  }
+  write_all("after");
+  EXPECT_EQ(store.get("key7"), "after");
+  EXPECT_EQ(faults(store), "");
+}
+
 // Where nearly all keys are in one of many ranges, there may lie as much as in a single partition.
 TEST_F(StoreTest, EmptyPartitionsNeedNoRoomForGarbage) {
   const auto moved_bytes = [&](std::vector<std::string> boundaries) {
