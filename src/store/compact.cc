@@ -142,8 +142,8 @@ uint32_t Partition::fewest_live(uint64_t gain_bytes_min, bool thorough) {
   return best != kNoSlot && most >= gain_bytes_min ? best : kNoSlot;
 }
 
-// Sets victim_. Returns false if no block would give as much. Unless it must be thorough it looks at
-// a part of a block for what is needed of it, which a write waits for: a wrong guess costs work.
+// Sets victim_. Returns false if no block would give as much. Unless it must be thorough it looks
+// at a part of a block for what is needed of it, which a write waits for: a wrong guess costs work.
 bool Partition::choose_victim(uint64_t gain_bytes_min, bool thorough) {
   victim_is_stale_ = false;
   while (!stale_.empty()) {  // before any other: see recover()
@@ -301,8 +301,8 @@ bool Partition::may_lie(uint64_t garbage_bytes) const {
 
 // The copies that one step appends share lines, which a flush may throw out of the caches: so they
 // are flushed at its end, at once, or before a fence within it. Nothing relies on them sooner: they
-// have to be durable before anything else is appended, and the block that they come from goes a step
-// later.
+// have to be durable before anything else is appended, and the block that they come from goes a
+// step later.
 class Partition::FlushOfMoved {
  public:
   explicit FlushOfMoved(Partition& partition) : partition_(partition) {

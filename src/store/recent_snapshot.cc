@@ -329,9 +329,10 @@ void Partition::begin_snapshot() {
   }
 }
 
-// Before a fence: as many bytes as were appended, of an ordered index, which has more, twice as many:
-// what comes while one is written is what an opening has to read besides. A piece at a time, since
-// each one finds the index, and all that it is compared with, out of the caches. Does not throw.
+// Before a fence: as many bytes as were appended, of an ordered index, which has more, twice as
+// many: what comes while one is written is what an opening has to read besides. A piece at a time,
+// since each one finds the index, and all that it is compared with, out of the caches. Does not
+// throw.
 void Partition::write_some_snapshot() {
   if (writing_->complete || writing_->failed) return;
   constexpr uint64_t kLeast = 128;

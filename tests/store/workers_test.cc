@@ -34,8 +34,8 @@ struct Done {
 };
 
 // A thread's writes go round its keys, which are all in partitions that the first worker has at the
-// begin: `a`, `c`, `e` and `g` are their ranges, every other one. Each fortieth writes the same to two
-// partitions.
+// begin: `a`, `c`, `e` and `g` are their ranges, every other one. Each fortieth writes the same to
+// two partitions.
 std::string key_of(uint64_t thread, uint64_t i) {
   return std::string(1, "aceg"[i % 4]) + std::to_string(thread) + "." + std::to_string(i);
 }
