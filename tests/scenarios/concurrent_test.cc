@@ -1,4 +1,5 @@
 // Several threads on one structure.
+#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <cstdint>
@@ -150,6 +151,36 @@ TEST_P(Concurrent, EveryKeyIsLinearizable) {
   ContendedRounds rounds(store.typed(), scaled(120), base_seed());
   EXPECT_EQ(rounds.run(), "");
   EXPECT_EQ(faults(store.pool, {store.index.get()}), "");
+}
+
+// Structures whose partitions may be owned by threads, which then give some of them away.
+class ConcurrentWithWorkers : public ScenarioTest {};
+
+std::vector<Case> cases_with_workers() {
+  std::vector<Case> cases = concurrent_cases();
+  std::erase_if(cases, [](const Case& one) {
+    return std::ranges::none_of(one.entry().options,
+                                [](const OptionInfo& option) { return option.name == "workers"; });
+  });
+  return cases;
+}
+
+// One key is asked for much more often than the others, so its worker has more to do, and the
+// partitions beside the key's own move, while histories are recorded.
+TEST_P(ConcurrentWithWorkers, EveryKeyIsLinearizable) {
+  OptionMap options = small_options(GetParam().structure);
+  options["partitions"] = "8";
+  options["workers"] = "2";
+  options["balance"] = "1";
+  Store store = create_store(pool_path(), pool_options(MiB(256)), GetParam(), options);
+  ContendedRounds rounds(store.typed(), scaled(40), base_seed());
+  EXPECT_EQ(rounds.run(), "");
+  EXPECT_EQ(faults(store.pool, {store.index.get()}), "");
+  double moved = 0;
+  for (const Statistic& one : store.index->statistics()) {
+    if (one.name == "moved_partitions") moved = one.value;
+  }
+  EXPECT_GT(moved, 0);
 }
 
 TEST_P(Concurrent, OnlyOneInsertAndOneRemoveOfAKeyWin) {
@@ -332,6 +363,7 @@ TEST_P(Concurrent, ReadersAlwaysFindWhatNobodyRemoves) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Catalog, Concurrent, wanted(concurrent_cases()), by_turns());
+INSTANTIATE_TEST_SUITE_P(Catalog, ConcurrentWithWorkers, wanted(cases_with_workers()), case_name);
 
 }  // namespace
 }  // namespace perdure::test
