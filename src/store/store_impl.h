@@ -198,6 +198,9 @@ class StoreImpl final : public RuntimeClient {
   }
   // For tests: called before a partition is recovered, by the thread that does it. Null: nothing.
   static std::atomic<void (*)(uint32_t number)> before_recovery;
+  // For tests, with workers: moves a partition to another worker, while requests for it come in.
+  // Returns when it is there.
+  void move_partition(uint32_t number, uint32_t worker) const { runtime_->move(number, worker); }
   // Whether the partition has been recovered.
   bool is_ready(uint32_t number) const {
     return shards_[number]->opening.load(std::memory_order_acquire) == Opening::kReady;
