@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <thread>
@@ -15,6 +16,8 @@
 
 #include "perdure/store.h"
 #include "store/fixture.h"
+#include "store/store_impl.h"
+#include "support/at_place.h"
 #include "support/child.h"
 #include "support/failing_medium.h"
 #include "support/files.h"
@@ -45,8 +48,10 @@ std::string first_of(uint64_t thread, uint64_t n) {
   return is_pair(n) ? "a" + std::to_string(thread) + ".first" : key_of(thread, n % kKeys);
 }
 
+std::string value_of(uint64_t n) { return std::to_string(n) + std::string(n % 90, '.'); }
+
 void write(Store& store, uint64_t thread, uint64_t n) {
-  const std::string value = std::to_string(n) + std::string(n % 90, '.');
+  const std::string value = value_of(n);
   if (is_pair(n)) {
     Store::Batch batch;
     batch.put(first_of(thread, n), value);
@@ -101,6 +106,33 @@ class StoreWorkersTest : public testing::Test {
     }
     for (std::thread& thread : threads) thread.join();
   }
+  // As write_on(), for ever, while partitions are moved on and on, far more often than a balancer
+  // does it.
+  void write_while_all_moves(const store::StoreImpl& store, int out,
+                             const std::function<void(uint64_t thread, uint64_t n)>& write_one) {
+    std::vector<std::thread> threads;
+    std::atomic<bool> ended{false};
+    std::thread mover([&] {
+      for (uint32_t i = 0; !ended; ++i) store.move_partition(i % 4 * 2, (i / 4 + i) % 2);
+    });
+    for (uint64_t t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        try {
+          for (;;) {
+            const Done done{t, from_[t]};
+            write_one(t, done.n);
+            ++from_[t];
+            send(out, &done, sizeof done);
+          }
+        } catch (const Error& error) {
+          if (error.code() != ErrorCode::kIo) throw;
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    ended = true;
+    mover.join();
+  }
   static bool has_moved(const Store& store) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     while (figure(store, "moved_partitions") < 2) {
@@ -135,7 +167,7 @@ class StoreWorkersTest : public testing::Test {
           EXPECT_EQ(n, told_[key]) << key;
         }
         if (n != 0) {
-          EXPECT_EQ(found->second, std::to_string(n) + std::string(n % 90, '.')) << key;
+          EXPECT_EQ(found->second, value_of(n)) << key;
         }
       }
       if (there.contains(keys[0])) {
@@ -230,6 +262,109 @@ TEST_F(StoreWorkersTest, WhenThePowerFailsWhilePartitionsMoveItHasLostNothing) {
     judge();
   }
 }
+
+// Of what the medium is sure to have: what a thread has flushed and fenced itself.
+TEST_F(StoreWorkersTest, WhenThePowerFailsWhilePartitionsMoveOnAndOnItHasLostNothing) {
+  create();
+  for (uint64_t round = 0; round < scaled(24) && !HasFailure(); ++round) {
+    SCOPED_TRACE(round);
+    const uint64_t n = random_.below(uint64_t{1} << (4 + random_.below(9)));
+    const uint64_t seed = random_.next();
+    Child child([&](int out) {
+      FailingMedium medium(path(), Domain::kLine);
+      medium.begin();
+      try {
+        Pool pool = Pool::open(path(), store_pool(4));
+        StoreOptions without_balance = options();
+        without_balance.balance = false;
+        const auto store = store::StoreImpl::open(pool, "s", without_balance);
+        medium.refuse_here(medium.persists() + n, true);
+        write_while_all_moves(*store, out, [&](uint64_t thread, uint64_t number) {
+          const std::string value = value_of(number);
+          if (!is_pair(number)) {
+            store->write({.key = first_of(thread, number), .value = value});
+            return;
+          }
+          Store::Batch batch;
+          batch.put(first_of(thread, number), value);
+          batch.put(partner_of(thread), value);
+          store->apply(batch);
+        });
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kIo) throw;
+      }
+      std::filesystem::rename(medium.make_image(FailingMedium::Image::kLeast, seed), path());
+    });
+    Done done{};
+    while (child.receive(&done, sizeof done)) note(done);
+    ASSERT_EQ(child.wait(), 0);
+    judge();
+  }
+}
+
+// A fence orders the stores of its own thread alone. So whoever gives a partition away has fenced
+// all that it has flushed: records, copies of compaction, and what is done after the fence of a
+// batch, such as to free long values, and to begin a snapshot of the index or a checkpoint.
+class StoreHandOverTest : public testing::TestWithParam<StoreIndex> {};
+
+TEST_P(StoreHandOverTest, LeavesNothingToTheFenceOfTheNextOwner) {
+  const TempDir folder;
+  const std::string path = folder.file("pool");
+  FailingMedium medium(path, Domain::kLine);
+  Pool pool = Pool::create(path, store_pool(8));
+  medium.begin();
+  StoreOptions options{.index = GetParam(), .partitions = 4, .block_bytes = 1024};
+  options.garbage_percent = 10;
+  options.index_snapshot_percent = 5;
+  options.workers = 2;
+  if (GetParam() == StoreIndex::kPm) {
+    options.index_structure = "cceh:segment_buckets=16,initial_depth=1";
+  }
+  const auto store = store::StoreImpl::create(pool, "s", options);
+  std::atomic<uint64_t> handed_over{0};
+  std::atomic<uint64_t> unfenced{0};
+  const AtPlace here("store: hand-over", [&] {
+    ++handed_over;
+    if (!FailingMedium::has_fenced_all()) ++unfenced;
+  });
+  std::atomic<bool> ended{false};
+  std::thread mover([&] {
+    for (uint32_t i = 0; !ended; ++i) store->move_partition(i % 4, (i / 4 + i) % 2);
+  });
+  std::vector<std::thread> writers;
+  for (uint64_t t = 0; t < kThreads; ++t) {
+    writers.emplace_back([&, t] {
+      Random random(base_seed() + t);
+      for (uint64_t n = 0; n < scaled(6000); ++n) {
+        const std::string key = std::to_string(random.below(300));
+        const uint64_t bytes = random.below(n % 20 == 0 ? 3000 : 90);
+        if (random.below(5) == 0) {
+          store->remove(key);
+        } else {
+          store->write({.key = key, .value = std::string(bytes, 'v')});
+        }
+      }
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  ended = true;
+  mover.join();
+  EXPECT_GT(handed_over, 100U);
+  EXPECT_EQ(unfenced, 0U) << "of " << handed_over;
+  EXPECT_EQ(store->check([](const std::string& sentence) { ADD_FAILURE() << sentence; }), 0U);
+  std::map<std::string, double> figures;
+  for (const Statistic& one : store->statistics()) figures[one.name] = one.value;
+  EXPECT_GT(figures["compacted_blocks"], 0);
+  EXPECT_GT(figures[GetParam() == StoreIndex::kPm ? "checkpoints" : "index_snapshots"], 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Indexes, StoreHandOverTest,
+                         testing::Values(StoreIndex::kHash, StoreIndex::kOrdered, StoreIndex::kPm),
+                         [](const testing::TestParamInfo<StoreIndex>& index) {
+                           return index.param == StoreIndex::kPm        ? "Pm"
+                                  : index.param == StoreIndex::kOrdered ? "Ordered"
+                                                                        : "Hash";
+                         });
 
 }  // namespace
 }  // namespace perdure::test

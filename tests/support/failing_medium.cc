@@ -259,6 +259,8 @@ void FailingMedium::read_report(int in, int child) {
                (chosen_for_good_(persists_ - 1) ? " for good: " : " once: ") + text;
 }
 
+bool FailingMedium::has_fenced_all() { return written.empty(); }
+
 void FailingMedium::at(const std::string& what) {
   if (out_ < 0) {
     at_ = what;

@@ -66,6 +66,9 @@ class FailingMedium final : public pm::EmulatedMedia {
   };
   std::string make_image(Image image, uint64_t seed);
 
+  // Whether the calling thread has fenced all that it wrote back.
+  static bool has_fenced_all();
+
   // What this process does now, told if it ends or hangs before it reports.
   void at(const std::string& what);
 
