@@ -204,11 +204,14 @@ CLI::App* add_store_command(CLI::App& store, const std::shared_ptr<StoreCommandO
 void add_store(CLI::App& app, Action& action) {
   auto options = std::make_shared<StoreCommandOptions>();
   CLI::App* store =
-      add_command(app, "store", "Look after a key-value store: rstore, rstore+ordered",
+      add_command(app, "store", "Look after a key-value store: rstore, rstore+ordered, rstore+pm",
                   "  perdure store check words.pool || echo damaged\n"
                   "  perdure store stat words.pool\n"
                   "  perdure store backup words.pool monday.backup\n"
-                  "  perdure store restore again.pool monday.backup\n");
+                  "  perdure store restore again.pool monday.backup\n"
+                  "\n`perdure put` and `perdure load` make one; --structure chooses its index: "
+                  "rstore (by hash, in\nDRAM), rstore+ordered (in DRAM, for scans), rstore+pm "
+                  "(by hash, in PM).\n");
   store->require_subcommand(1);
   CLI::App* check = add_store_command(*store, options, action, "check",
                                       "Verify blocks, log records and index; name what is wrong",

@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "perdure/error.h"
+#include "pm/memory.h"
 #include "support/child.h"
 #include "support/scale.h"
 
@@ -327,9 +328,14 @@ void FailingMedium::written_back(uintptr_t address, size_t bytes) {
   if (!counting_) return;
   const uintptr_t begin = address & ~uintptr_t{63};
   const uintptr_t end = (address + bytes + 63) & ~uintptr_t{63};
-  const auto* lines = reinterpret_cast<const char*>(begin);
+  std::vector<char> lines(end - begin);
   const std::lock_guard lock(mutex_);
-  written.push_back({begin, {lines, lines + (end - begin)}, ++sequence_});
+  // Other threads may store to other words of these lines meanwhile, such as to the heap's bitmaps.
+  for (size_t at = 0; at < lines.size(); at += sizeof(uint64_t)) {
+    const uint64_t word = pm::load_relaxed(*reinterpret_cast<const uint64_t*>(begin + at));
+    std::memcpy(&lines[at], &word, sizeof word);
+  }
+  written.push_back({begin, std::move(lines), ++sequence_});
 }
 
 void FailingMedium::fenced() {
