@@ -431,6 +431,7 @@ class Store {
   // A task may make the calls without `async`, too, and await those of another store: its worker
   // waits. `version`, if given, is set if the record is there; it must outlive the call.
   Task<std::optional<std::string>> async_get(std::string key, uint64_t* version = nullptr) const;
+  Task<bool> async_contains(std::string key) const;
   Task<uint64_t> async_put(std::string key, std::string value, std::optional<Time> expires = {});
   Task<bool> async_insert(std::string key, std::string value, std::optional<Time> expires = {});
   Task<bool> async_update(std::string key, std::string value, std::optional<Time> expires = {});
@@ -446,6 +447,17 @@ class Store {
   // after the other.
   Task<std::vector<std::optional<std::string>>> async_multi_get(
       std::vector<std::string> keys) const;
+  // Up to `limit` records in the order of keys, from the first whose key is not less than `from`;
+  // `downwards` in the other order, from the last whose key is not greater. As scan(): what is
+  // written meanwhile may or may not be among them. Cost: a message for each partition that may
+  // have some of them, for each 256 records; between these the worker does other work.
+  struct Record {
+    std::string key;
+    std::string value;
+    uint64_t version = 0;
+  };
+  Task<std::vector<Record>> async_scan(std::string from, uint64_t limit,
+                                       bool downwards = false) const;
   Task<void> async_apply(Batch batch);
   Task<uint64_t> async_remove_prefix(std::string prefix);
 

@@ -1,5 +1,6 @@
 // The calls of a store as tasks.
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -31,6 +32,30 @@ Task<void> change_value(const StoreImpl& store, std::string_view key, Change& ch
   });
 }
 
+// The next records of a partition.
+struct Piece {
+  std::vector<Store::Record> records;
+  bool ended = true;  // the partition has no more
+};
+
+// `from.key` lives in the frame of who awaits it. At least one record, if there is one.
+Task<Piece> read_piece(const StoreImpl& store, uint32_t number, store::ScanFrom from) {
+  constexpr uint64_t kBytesMax = 1 << 20;  // and one record more
+  Piece piece;
+  co_await store.async(number, false, [&](Partition& partition) {
+    uint64_t bytes = 0;
+    partition.scan(
+        from, StoreImpl::now_ms(), [&](std::string_view key, const Partition::Found& found) {
+          piece.ended = piece.records.size() < from.expected && bytes <= kBytesMax;
+          if (!piece.ended) return false;
+          bytes += key.size() + found.value.size();
+          piece.records.push_back({std::string(key), std::string(found.value), found.version});
+          return true;
+        });
+  });
+  co_return piece;
+}
+
 }  // namespace
 
 // The frame keeps what it is given, for as long as it is suspended.
@@ -44,6 +69,14 @@ Task<std::optional<std::string>> Store::async_get(std::string key, uint64_t* ver
         if (version != nullptr) *version = found.version;
         return std::string(found.value);
       });
+}
+
+Task<bool> Store::async_contains(std::string key) const {
+  const auto [hash, number] = impl_->place_of(key);
+  co_return co_await impl_->async(number, false, [&key, hash](Partition& partition) {
+    Partition::Found found;
+    return partition.get_lazily(hash, key, StoreImpl::now_ms, found);
+  });
 }
 
 Task<uint64_t> Store::async_put(std::string key, std::string value, std::optional<Time> expires) {
@@ -133,6 +166,56 @@ Task<std::vector<std::optional<std::string>>> Store::async_multi_get(
     });
   }
   co_return values;
+}
+
+// Each round reads the next records of all partitions that may have some: of one at a time, where
+// boundaries cut the store. It gives out those that no partition has others before.
+Task<std::vector<Store::Record>> Store::async_scan(std::string from, uint64_t limit,
+                                                   bool downwards) const {
+  constexpr uint64_t kRecordsMax = 256;  // of a partition in a round
+  impl_->require_ordered();
+  const auto comes_before = [downwards](const std::string& a, const std::string& b) {
+    return downwards ? a > b : a < b;
+  };
+  const bool one_by_one = impl_->cut_by_boundaries();
+  const uint32_t partitions = impl_->partitions();
+  uint32_t number = one_by_one ? impl_->place_of(from).number : 0;
+  store::ScanFrom next{.downwards = downwards};
+  std::vector<Record> records;
+  while (records.size() < limit) {
+    const uint64_t wanted = std::min(limit - records.size(), kRecordsMax * partitions);
+    // Somewhat more than its share, as a cursor does it.
+    const uint64_t share = one_by_one ? wanted : wanted * 5 / 4 / partitions + 1;
+    next.key = from;
+    next.expected = std::min(share, kRecordsMax);
+    std::vector<Record> read;
+    // to this key all partitions have been read; else to the end
+    std::optional<std::string> known_to;
+    for (uint32_t i = number; i < (one_by_one ? number + 1 : partitions); ++i) {
+      Piece piece = co_await read_piece(*impl_, i, next);
+      if (!piece.ended) {
+        const std::string& last = piece.records.back().key;
+        if (!known_to || comes_before(last, *known_to)) known_to = last;
+      }
+      std::ranges::move(piece.records, std::back_inserter(read));
+    }
+    std::ranges::sort(read, comes_before, &Record::key);
+    for (Record& record : read) {
+      if (records.size() == limit || (known_to && comes_before(*known_to, record.key))) break;
+      records.push_back(std::move(record));
+    }
+    if (known_to) {
+      from = std::move(*known_to);
+      next.whole = false;
+      next.beyond = true;
+    } else if (one_by_one && number != (downwards ? 0 : partitions - 1)) {
+      number += downwards ? -1 : 1;
+      next.whole = true;
+    } else {
+      break;
+    }
+  }
+  co_return records;
 }
 
 Task<void> Store::async_apply(Batch batch) {

@@ -12,6 +12,7 @@
 #include "pm/emulated_media.h"
 #include "support/errors.h"
 #include "support/files.h"
+#include "support/random.h"
 
 namespace perdure::test {
 namespace {
@@ -58,6 +59,8 @@ Task<std::string> use_all(Store& store) {
   co_await store.async_apply(batch);
   note("batch", co_await store.async_get("batch7") == "5");
   note("absent", (co_await store.async_get("b")).has_value());
+  note("contains", co_await store.async_contains("batch7"));
+  note("contains", co_await store.async_contains("b"));
   note("sum", co_await store.async_increment("n", 40) == 40);
   note("sum", co_await store.async_increment("n") == 41);
   note("sum", store.increment("n") == 42);
@@ -89,9 +92,98 @@ TEST_P(StoreTaskTest, DoesWhatTheOtherCallsDo) {
   Store store = Store::create(pool, "store", options());
   EXPECT_EQ(
       store.run(use_all(store)),
-      "+get-insert+insert-update+update-swap+swap-remove+remove+batch-absent"
+      "+get-insert+insert-update+update-swap+swap-remove+remove+batch-absent+contains-contains"
       "+sum+sum+sum+append+append+append+modify-modify-remove+remove+several-none+prefix-prefix");
   EXPECT_EQ(store.size(), 21U);
+}
+
+// With an ordered index, cut by hash and by boundaries.
+class StoreTaskScanTest : public testing::TestWithParam<std::tuple<uint32_t, bool>> {
+ protected:
+  static constexpr uint32_t kRecords = 3000;  // several rounds of several pieces
+
+  StoreTaskScanTest() : pool_(Pool::create(dir_.file("pool"), {.capacity_bytes = 64 << 20})) {
+    StoreOptions options{
+        .index = StoreIndex::kOrdered, .block_bytes = 4096, .workers = std::get<0>(GetParam())};
+    if (std::get<1>(GetParam())) {
+      options.boundaries = {"a", "k1", "k25", "k3", "x"};
+    } else {
+      options.partitions = 4;
+    }
+    store_.emplace(Store::create(pool_, "store", options));
+    for (uint32_t i = 0; i < kRecords; ++i) {
+      store_->put("k" + std::to_string(i * 7919 % 100'000), std::string(i % 60, 'v'));
+    }
+  }
+  // The same by a cursor.
+  std::vector<Store::Record> expected(const std::string& from, uint64_t limit, bool downwards) {
+    std::vector<Store::Record> records;
+    Store::Cursor cursor = store_->cursor();
+    downwards ? cursor.seek_down(from) : cursor.seek(from);
+    for (; cursor.valid() && records.size() < limit;
+         downwards ? cursor.previous() : cursor.next()) {
+      records.push_back({std::string(cursor.key()), std::string(cursor.value()), cursor.version()});
+    }
+    return records;
+  }
+  std::vector<Store::Record> scanned(const std::string& from, uint64_t limit, bool downwards) {
+    return store_->run(store_->async_scan(from, limit, downwards));
+  }
+
+  TempDir dir_;
+  Pool pool_;
+  std::optional<Store> store_;
+};
+
+TEST_P(StoreTaskScanTest, ReadsWhatACursorReads) {
+  Random random(base_seed());
+  for (uint32_t round = 0; round < 60; ++round) {
+    const std::string from = "k" + std::to_string(random.below(100'000));
+    const uint64_t limit = random.below(2) == 0 ? random.below(20) : random.below(2 * kRecords);
+    const bool downwards = random.below(2) == 0;
+    SCOPED_TRACE(testing::Message() << from << ", " << limit << (downwards ? " downwards" : ""));
+    const auto records = scanned(from, limit, downwards);
+    const auto others = expected(from, limit, downwards);
+    ASSERT_EQ(records.size(), others.size());
+    for (size_t i = 0; i < records.size(); ++i) {
+      ASSERT_EQ(records[i].key, others[i].key) << i;
+      ASSERT_EQ(records[i].value, others[i].value) << i;
+      ASSERT_EQ(records[i].version, others[i].version) << i;
+    }
+  }
+  EXPECT_EQ(scanned("", ~uint64_t{0}, false).size(), kRecords);
+  EXPECT_EQ(scanned("zz", ~uint64_t{0}, true).size(), kRecords);
+  EXPECT_TRUE(scanned("", 10, true).empty());
+  EXPECT_TRUE(scanned("zz", 10, false).empty());
+}
+
+// While others write: what nobody writes is seen once, in order.
+TEST_P(StoreTaskScanTest, GoesOnWhileOthersWrite) {
+  std::atomic<bool> ended{false};
+  std::thread writer([&] {
+    for (uint32_t i = 0; !ended; ++i) {
+      store_->put("k" + std::to_string(i % 1000) + "#", "w");
+      store_->remove("k" + std::to_string((i + 500) % 1000) + "#");
+    }
+  });
+  for (uint32_t round = 0; round < 20; ++round) {
+    uint64_t seen = 0;
+    std::string before;
+    for (const Store::Record& record : scanned("", ~uint64_t{0}, false)) {
+      EXPECT_LT(before, record.key);
+      before = record.key;
+      seen += record.value != "w" ? 1 : 0;
+    }
+    EXPECT_EQ(seen, kRecords);
+  }
+  ended = true;
+  writer.join();
+}
+
+TEST_P(StoreTaskTest, AnIndexByHashHasNoScan) {
+  Pool pool = make_pool();
+  Store store = Store::create(pool, "store", options());
+  EXPECT_TRUE(fails_with(ErrorCode::kWrongType, [&] { store.run(store.async_scan("", 1)); }));
 }
 
 // Calls that wait, in a task: it is no more than slow.
@@ -274,6 +366,8 @@ TEST(StoreWorkers, AReadSeesNothingOfAWriteThatFailed) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Workers, StoreTaskTest, testing::Values(0, 1, 3));
+INSTANTIATE_TEST_SUITE_P(Workers, StoreTaskScanTest,
+                         testing::Combine(testing::Values(0, 2), testing::Bool()));
 
 }  // namespace
 }  // namespace perdure::test
