@@ -54,7 +54,8 @@ struct CatalogEntry {
 // All structures, in the order of the documentation's table.
 const std::vector<CatalogEntry>& catalog();
 
-// The entry of this name. Throws Error(kInvalidArgument) that lists the names there are.
+// The entry of this name; `store`, `store+ordered` and `store+pm` (or `store+pm-index`) are other
+// names of `rstore` and so on. Throws Error(kInvalidArgument) that lists the names there are.
 const CatalogEntry& catalog_entry(std::string_view name);
 
 // Makes a structure of the catalogue in a pool. Errors: kInvalidArgument, kNameExists, kWrongType

@@ -71,6 +71,7 @@ Contender find_contender(const std::string& name) {
   for (const CatalogEntry& entry : catalog()) {
     if (entry.name == name) return contender_of(entry);
   }
+  if (name == "store" || name.starts_with("store+")) return contender_of(catalog_entry(name));
   if (is_peer(name)) return load_peer(name);
   if (is_plugin(name)) return plugin_contender(name);
   throw Error(ErrorCode::kInvalidArgument,

@@ -17,6 +17,7 @@
 #include "lab/bench/report.h"
 #include "lab/bench/ycsb.h"
 #include "lab/cli/commands.h"
+#include "lab/cli/kinds.h"
 #include "lab/serve/server_bench.h"
 #include "perdure/error.h"
 
@@ -33,8 +34,8 @@ struct BenchCommandOptions {
   std::string distribution;
   std::string scan_length;
   std::string keys = "mixed";
-  std::string key_kind = "u64";
-  std::string value_kind = "u64";
+  std::string key_kind;
+  std::string value_kind;
   std::string key_size = "16";
   std::string value_size = "64";
   std::string capacity;
@@ -141,8 +142,9 @@ lab::BenchOptions resolve(BenchCommandOptions options) {
   bench.warmup = parse_count(options.warmup);
   bench.key_order = lab::parse_key_order(options.keys);
   bench.url_keys = options.key_kind == "url";
-  bench.key_kind = bench.url_keys ? Kind::kBytes : parse_kind(options.key_kind);
-  bench.value_kind = parse_kind(options.value_kind);
+  bench.key_kind = bench.url_keys ? Kind::kBytes
+                                  : parse_kind(kind_or_default(options.key_kind, bench.structures));
+  bench.value_kind = parse_kind(kind_or_default(options.value_kind, bench.structures));
   bench.key_bytes =
       bench.url_keys ? (lab::kUrlBytesMin + lab::kUrlBytesMax) / 2 : parse_bytes(options.key_size);
   bench.value_bytes = parse_bytes(options.value_size);
@@ -259,13 +261,12 @@ void add_workload_options(CLI::App& command, BenchCommandOptions& options) {
       ->group(group);
   command
       .add_option("--key-kind", options.key_kind,
-                  "u64, bytes, or url: byte strings of 30 to 100 bytes like those of the web")
+                  "u64, bytes, or url: byte strings of 30 to 100 bytes like those of the web "
+                  "(default: u64, or bytes if a structure takes nothing else)")
       ->check(CLI::IsMember({"u64", "bytes", "url"}))
-      ->capture_default_str()
       ->group(group);
-  command.add_option("--value-kind", options.value_kind, "u64 or bytes")
+  command.add_option("--value-kind", options.value_kind, "u64 or bytes (default: as for keys)")
       ->check(CLI::IsMember({"u64", "bytes"}))
-      ->capture_default_str()
       ->group(group);
   command
       .add_option("--key-size", options.key_size,
@@ -409,13 +410,13 @@ void add_bench(CLI::App& app, Action& action) {
       "  perdure bench plush cceh rocksdb lmdb dram-hash --workload a --workload b\n"
       "  perdure bench plush --mix upsert --distribution zipfian=0.99 --time 30s --csv\n"
       "  perdure bench plush --key-kind bytes --value-kind bytes --value-size 1K --mix upsert\n"
-      "  perdure bench rstore rstore+ordered rstore+pm --key-kind bytes --value-kind bytes\n"
+      "  perdure bench store store+ordered store+pm rocksdb leveldb lmdb --mix lookup\n"
       "  perdure bench plush --plugin ./libfptree.so --threads 1,2\n"
       "  perdure bench plush --kill-recovery --operations 0 --json > result.json\n"
       "  perdure bench --server perdure --server redis --server memcached --workload a --rate "
       "peak,50%,80%\n"
-      "\nThe store is measured with an index by hash (rstore), an ordered one (rstore+ordered) and "
-      "one in\nPM (rstore+pm); its keys and values are byte strings.\n"
+      "\nThe store is measured with an index by hash (store, or rstore), an ordered one "
+      "(store+ordered) and\none in PM (store+pm); its keys and values are byte strings.\n"
       "\nBeside structures: \"null\" does nothing and measures the benchmark itself; database\n"
       "is Perdure's own, with a transaction an operation; rocksdb, leveldb\n"
       "and lmdb (each also with -nosync) are stores that you might take instead; dram-hash and\n"

@@ -39,11 +39,19 @@ const std::vector<index::EntryWithPresets>& entries() {
   return all;
 }
 
+// The store goes by two names: that of the published engine, which pools have, and what it is.
+std::string name_in_catalog(std::string_view name) {
+  if (name == "store+pm-index") return "rstore+pm";
+  if (name == "store" || name.starts_with("store+")) return "r" + std::string(name);
+  return std::string(name);
+}
+
 template <typename Entries>
 const typename Entries::value_type& named(const Entries& entries, std::string_view name) {
+  const std::string sought = name_in_catalog(name);
   std::string names;
   for (const CatalogEntry& entry : entries) {
-    if (entry.name == name) return static_cast<const typename Entries::value_type&>(entry);
+    if (entry.name == sought) return static_cast<const typename Entries::value_type&>(entry);
     names += (names.empty() ? "" : ", ") + entry.name;
   }
   throw Error(ErrorCode::kInvalidArgument,

@@ -160,7 +160,9 @@ std::unique_ptr<OpenIndex> OpenIndex::create_converting(const Target& target,
 void OpenIndex::open_or_create_index(const Creation& creation) {
   const std::optional<StructureInfo> found = find_structure(*pool_, name_);
   if (found) {
-    require_same(name_, "type", creation.structure, found->type);
+    if (!creation.structure.empty()) {
+      require_same(name_, "type", catalog_entry(creation.structure).name, found->type);
+    }
     require_same(name_, "key kind", creation.key_kind, found->key_kind);
     require_same(name_, "value kind", creation.value_kind, found->value_kind);
     if (!creation.options.empty()) {

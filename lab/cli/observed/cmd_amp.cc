@@ -11,6 +11,7 @@
 #include "common/units.h"
 #include "lab/amp/amp.h"
 #include "lab/amp/report.h"
+#include "lab/cli/kinds.h"
 #include "lab/cli/observed/amp_options.h"
 #include "perdure/error.h"
 
@@ -22,8 +23,8 @@ namespace {
 
 struct AmpCommandOptions {
   AmpChoices amp = {.workloads = {"load"}};  // its structures may be the program's arguments
-  std::string key_kind = "u64";
-  std::string value_kind = "u64";
+  std::string key_kind;
+  std::string value_kind;
   std::string key_size = "16";
   std::string value_size = "64";
   std::vector<std::string> options;
@@ -37,8 +38,8 @@ struct AmpCommandOptions {
 lab::AmpOptions resolve(const AmpCommandOptions& options) {
   lab::AmpOptions amp = resolve(options.amp);
   amp.structure_options = parse_structure_options(options.options);
-  amp.key_kind = parse_kind(options.key_kind);
-  amp.value_kind = parse_kind(options.value_kind);
+  amp.key_kind = parse_kind(kind_or_default(options.key_kind, amp.structures));
+  amp.value_kind = parse_kind(kind_or_default(options.value_kind, amp.structures));
   amp.key_bytes = parse_bytes(options.key_size);
   amp.value_bytes = parse_bytes(options.value_size);
   return amp;
@@ -99,9 +100,10 @@ void add_workload_options(CLI::App& command, AmpCommandOptions& options) {
   add_workload_options(command, options.amp, group);
   for (const auto& [name, kind] : {std::pair{"--key-kind", &options.key_kind},
                                    std::pair{"--value-kind", &options.value_kind}}) {
-    command.add_option(name, *kind, "u64 or bytes")
+    command
+        .add_option(name, *kind,
+                    "u64 or bytes (default: u64, or bytes if a structure takes nothing else)")
         ->check(CLI::IsMember({"u64", "bytes"}))
-        ->capture_default_str()
         ->group(group);
   }
   command.add_option("--key-size", options.key_size, "Bytes of a byte-string key, 8 at least")

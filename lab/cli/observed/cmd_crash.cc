@@ -163,9 +163,10 @@ bool is_described(const CrashCommandOptions& options) {
 // with few keys and two threads, for conflicts.
 std::vector<lab::crash::CampaignRun> make_runs(const CrashCommandOptions& options,
                                                const std::string& structure) {
-  const Traits& traits = catalog_entry(structure).traits;
+  const CatalogEntry& entry = catalog_entry(structure);
+  const Traits& traits = entry.traits;
   lab::crash::IndexWorkload base;
-  base.structure = structure;
+  base.structure = entry.name;
   if (!options.operations.empty()) {
     base.operations = static_cast<uint32_t>(parse_count(options.operations));
   }

@@ -97,6 +97,17 @@ TEST_F(Bench, EveryOperationSucceedsOnPlush) {
   }
 }
 
+TEST_F(Bench, AStructureOfByteStringsAloneGetsThemUnlessTold) {
+  const Result result = bench({"store", "plush", "--json"});  // another name of rstore
+  ASSERT_EQ(result.code, 0) << result.err;
+  const nlohmann::json json = result.json();
+  EXPECT_EQ(json["results"][0]["structure"], "rstore");
+  EXPECT_EQ(json["parameters"]["key_kind"], "bytes");
+  EXPECT_EQ(json["parameters"]["value_kind"], "bytes");
+  EXPECT_EQ(bench({"plush", "--json"}).json()["parameters"]["key_kind"], "u64");
+  EXPECT_EQ(bench({"store", "--key-kind", "u64"}).code, 2);
+}
+
 TEST_F(Bench, SeveralMixesOfOneRunAreApart) {
   const nlohmann::json json =
       bench({"plush", "--mix", "lookup", "--mix", "remove", "--json"}).json();
