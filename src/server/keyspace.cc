@@ -245,13 +245,11 @@ void Keyspace::keep_back(std::string_view raw, Pending pending) {
   };
   const auto at = group_.lower_bound(raw);
   const bool is_there = at != group_.end() && at->first == raw;
-  if (in_transaction_) {
-    const uint64_t others = transaction_bytes_ - (is_there ? bytes_of(at->second) : 0);
-    if (others + bytes_of(pending) > kTransactionBytesMax) {
-      throw Error(ErrorCode::kTooLarge, "the transaction writes too much");
-    }
-    transaction_bytes_ = others + bytes_of(pending);
+  const uint64_t held = held_bytes_ - (is_there ? bytes_of(at->second) : 0) + bytes_of(pending);
+  if (in_transaction_ && held > kTransactionBytesMax) {
+    throw Error(ErrorCode::kTooLarge, "the transaction writes too much");
   }
+  held_bytes_ = held;
   if (is_there) {
     at->second = std::move(pending);
   } else {
@@ -413,7 +411,7 @@ void Keyspace::commit_group() {
   // What the group is, whatever comes: it is written, or it is not.
   const auto group = std::move(group_);
   group_.clear();
-  group_bytes_ = 0;
+  group_bytes_ = held_bytes_ = 0;
   if (group.size() == 1) {
     const auto& [key, write] = *group.begin();
     if (write.value) {
@@ -442,12 +440,18 @@ void Keyspace::commit_group() {
 
 void Keyspace::abandon_group() {
   group_.clear();
-  group_bytes_ = 0;
+  group_bytes_ = held_bytes_ = 0;
   in_group_ = in_transaction_ = false;
 }
 
 void Keyspace::checkpoint() {
   if (!wants_checkpoint()) return;
+  commit_group();
+  in_group_ = true;
+}
+
+void Keyspace::checkpoint_part() {
+  if (in_transaction_ || (held_bytes_ <= kPartBytesMax && !wants_checkpoint())) return;
   commit_group();
   in_group_ = true;
 }

@@ -213,12 +213,16 @@ class Keyspace {
     // All of it may go to one partition, and then must fit into a block.
     return !in_transaction_ && group_bytes_ >= turn_.block_bytes() / 3;
   }
+  // The same for what no reader sees before its last part: also commits if long values of more than
+  // kPartBytesMax wait, so that this and one value more is all that waits.
+  static constexpr uint64_t kPartBytesMax = uint64_t{1} << 20;
+  void checkpoint_part();
   // Of a transaction no more may wait than kTransactionBytesMax, with what each record of it takes
   // in memory: then writes throw Error(kTooLarge).
   static constexpr uint64_t kTransactionBytesMax = uint64_t{256} << 20;
   void begin_transaction() {
     in_group_ = in_transaction_ = true;
-    transaction_bytes_ = 0;
+    held_bytes_ = 0;
   }
   void end_transaction() { in_transaction_ = false; }
 
@@ -293,7 +297,7 @@ class Keyspace {
   bool in_transaction_ = false;
   uint64_t groups_ = 0;
   uint64_t group_bytes_ = 0;
-  uint64_t transaction_bytes_ = 0;  // that wait
+  uint64_t held_bytes_ = 0;  // of memory, by the group
   std::map<std::string, Pending, std::less<>> group_;
   std::string encoded_;
   Touched* touched_ = nullptr;

@@ -1,4 +1,5 @@
 // Redis clients, over real sockets; with epoll and, where the kernel has it, io_uring.
+#include <malloc.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -981,6 +982,160 @@ TEST_P(Resp, ALargeReplyTakesBoundedMemory) {
   EXPECT_EQ(c({"PING"}), "PONG");
   EXPECT_LT(peak_kib() - before, uint64_t{200} << 10);
   EXPECT_EQ(slow.read().elements.size(), 3U);
+}
+
+// Results are written while their sources are gone through: which may be the same, or of a
+// transaction.
+TEST_P(Resp, ResultsTakeThePlaceOfTheirSources) {
+  start();
+  RespClient c = resp();
+  const auto members = [&](const std::string& key) {
+    std::set<std::string> all;
+    for (const Reply& one : c.call({"SMEMBERS", key}).elements) all.insert(one.text);
+    std::string text;
+    for (const std::string& one : all) text += one + " ";
+    return text;
+  };
+  for (const bool in_multi : {false, true}) {
+    const auto run = [&](const std::vector<std::string>& arguments) {
+      if (!in_multi) return c(arguments);
+      c({"MULTI"});
+      c(arguments);
+      const std::string reply = c({"EXEC"});
+      return reply.substr(1, reply.size() - 2);
+    };
+    c({"FLUSHALL"});
+    c({"SADD", "a", "1", "2", "3"});
+    c({"SADD", "b", "3", "4"});
+    c({"SET", "string", "x"});
+    EXPECT_EQ(run({"SUNIONSTORE", "a", "a", "string"}),
+              "-WRONGTYPE Operation against a key holding the wrong kind of value");
+    EXPECT_EQ(run({"SUNIONSTORE", "a", "a", "b", "a"}), "4");
+    EXPECT_EQ(members("a"), "1 2 3 4 ");
+    EXPECT_EQ(run({"SDIFFSTORE", "a", "a", "b"}), "2");
+    EXPECT_EQ(members("a"), "1 2 ");
+    EXPECT_EQ(run({"SINTERSTORE", "string", "a", "a"}), "2");
+    EXPECT_EQ(run({"SINTERSTORE", "a", "a", "b"}), "0");
+    EXPECT_EQ(c({"EXISTS", "a"}), "0");
+    c({"ZADD", "y", "1", "p", "2", "q", "inf", "r"});
+    c({"ZADD", "z", "10", "q", "-inf", "r", "7", "s"});
+    c({"SADD", "p", "p", "q"});
+    c({"SET", "x", "x"});
+    EXPECT_EQ(run({"ZINTERSTORE", "y", "2", "y", "x"}),
+              "-WRONGTYPE Operation against a key holding the wrong kind of value");
+    EXPECT_EQ(run({"ZUNIONSTORE", "to", "3", "y", "z", "p", "WEIGHTS", "2", "1", "100"}), "4");
+    EXPECT_EQ(c({"ZRANGE", "to", "0", "-1", "WITHSCORES"}), "[r 0 s 7 p 102 q 114]");
+    EXPECT_EQ(c({"ZUNION", "3", "y", "z", "p", "WEIGHTS", "2", "1", "100", "WITHSCORES"}),
+              "[r 0 s 7 p 102 q 114]");
+    EXPECT_EQ(run({"ZINTERSTORE", "to", "3", "y", "z", "p", "AGGREGATE", "MAX"}), "1");
+    EXPECT_EQ(c({"ZRANGE", "to", "0", "-1", "WITHSCORES"}), "[q 10]");
+    EXPECT_EQ(c({"ZINTER", "3", "y", "z", "p", "AGGREGATE", "MIN", "WITHSCORES"}), "[q 1]");
+    EXPECT_EQ(c({"ZDIFF", "2", "y", "p", "WITHSCORES"}), "[r inf]");
+    EXPECT_EQ(run({"ZDIFFSTORE", "z", "2", "z", "p"}), "2");
+    EXPECT_EQ(c({"ZRANGE", "z", "0", "-1", "WITHSCORES"}), "[r -inf s 7]");
+    EXPECT_EQ(run({"ZUNIONSTORE", "y", "2", "y", "y", "AGGREGATE", "MIN"}), "3");
+    EXPECT_EQ(run({"ZRANGESTORE", "y", "y", "1", "0", "REV"}), "0");
+    EXPECT_EQ(c({"EXISTS", "y"}), "0");
+    c({"ZADD", "y", "1", "a", "2", "b", "3", "c", "4", "d", "5", "e", "6", "f"});
+    EXPECT_EQ(run({"ZRANGESTORE", "y", "y", "0", "4", "REV"}), "5");
+    EXPECT_EQ(run({"ZREMRANGEBYRANK", "y", "1", "-2"}), "3");
+    EXPECT_EQ(c({"ZRANGE", "y", "0", "-1"}), "[b f]");
+    EXPECT_EQ(run({"ZREMRANGEBYSCORE", "y", "(2", "9"}), "1");
+    EXPECT_EQ(run({"ZREMRANGEBYLEX", "y", "[a", "[b"}), "1");
+    EXPECT_EQ(c({"EXISTS", "y"}), "0");
+    c({"RPUSH", "l", "a", "b", "a", "c", "a", "a"});
+    c({"EXPIRE", "l", "1000"});
+    EXPECT_EQ(run({"LREM", "l", "-2", "a"}), "2");
+    EXPECT_EQ(c({"LRANGE", "l", "0", "-1"}), "[a b a c]");
+    EXPECT_EQ(run({"LINSERT", "l", "AFTER", "a", "x"}), "5");
+    EXPECT_EQ(run({"LINSERT", "l", "BEFORE", "c", "y"}), "6");
+    EXPECT_EQ(run({"LREM", "l", "1", "a"}), "1");
+    EXPECT_EQ(c({"LRANGE", "l", "0", "-1"}), "[x b a y c]");
+    EXPECT_GT(c.call({"TTL", "l"}).number, 900);
+    for (const char* one : {"x", "b", "a", "y"}) {
+      EXPECT_EQ(run({"LREM", "l", "-9223372036854775808", one}), "1");
+    }
+    EXPECT_EQ(run({"LREM", "l", "0", "c"}), "1");
+    EXPECT_EQ(c({"EXISTS", "l"}), "0");
+  }
+}
+
+// The server's memory may grow by so much, but for what is shared with the pool.
+class MemoryLimit {
+ public:
+  explicit MemoryLimit(uint64_t more_bytes) {
+    std::ifstream status("/proc/self/status");
+    std::string word;
+    uint64_t kib = 0;
+    while (status >> word && word != "VmData:") {
+    }
+    status >> kib;
+    ::getrlimit(RLIMIT_DATA, &before_);
+    rlimit little = before_;
+    little.rlim_cur = (kib << 10) + more_bytes;
+    ::setrlimit(RLIMIT_DATA, &little);
+  }
+  ~MemoryLimit() { ::setrlimit(RLIMIT_DATA, &before_); }
+  MemoryLimit(const MemoryLimit&) = delete;
+  MemoryLimit& operator=(const MemoryLimit&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+// What a command writes, or removes, is not collected first: collections of some 100 MB, in 64 MiB.
+TEST_P(LargeResp, WhatACommandWritesTakesBoundedMemory) {
+  if (kUnderAddressSanitizer || kUnderThreadSanitizer) GTEST_SKIP() << "they have it mapped";
+  if (GetParam() == std::string("uring")) GTEST_SKIP() << "nothing of it is the driver's";
+  config.capacity_bytes = uint64_t{3} << 30;
+  start();
+  RespClient c = resp();
+  constexpr int kNames = 1600;
+  const std::string long_text(60'000, 'n');
+  for (int i = 0; i < kNames;) {
+    std::vector<std::string> sadd = {"SADD", "set"};
+    std::vector<std::string> zadd = {"ZADD", "scores"};
+    std::vector<std::string> rpush = {"RPUSH", "list"};
+    for (int end = i + 50; i < end; ++i) {
+      const std::string name = long_text + std::to_string(i);
+      sadd.push_back(name);
+      zadd.insert(zadd.end(), {std::to_string(i), name});
+      rpush.push_back(name);
+    }
+    ASSERT_EQ(c(sadd), "50");
+    ASSERT_EQ(c(zadd), "50");
+    c(rpush);
+  }
+  c({"SADD", "other", "a", long_text + "7"});
+  c({"ZADD", "others", "3", "a", "5", long_text + "7"});
+  ::malloc_trim(0);
+  {
+    const MemoryLimit limit(uint64_t{64} << 20);
+    EXPECT_EQ(c({"SUNIONSTORE", "to", "set", "other"}), "1601");
+    EXPECT_EQ(c({"SDIFFSTORE", "to", "set", "other"}), "1599");
+    EXPECT_EQ(c({"SINTERSTORE", "to", "set", "set"}), "1600");
+    EXPECT_EQ(c({"SINTERCARD", "2", "set", "set"}), "1600");
+    EXPECT_EQ(c({"SINTERCARD", "2", "set", "set", "LIMIT", "3"}), "3");
+    EXPECT_EQ(c({"ZUNIONSTORE", "sum", "2", "scores", "others", "WEIGHTS", "2", "1"}), "1601");
+    EXPECT_EQ(c({"ZSCORE", "sum", long_text + "7"}), "19");
+    EXPECT_EQ(c({"ZREVRANGE", "sum", "0", "0", "WITHSCORES"}), "[" + long_text + "1599 3198]");
+    EXPECT_EQ(c({"ZDIFFSTORE", "sum", "2", "scores", "other"}), "1599");
+    EXPECT_EQ(c({"ZINTERSTORE", "sum", "2", "scores", "set"}), "1600");
+    EXPECT_EQ(c({"ZINTER", "2", "scores", "others", "WITHSCORES"}), "[" + long_text + "7 12]");
+    EXPECT_EQ(c({"ZRANGESTORE", "range", "scores", "1", "-1"}), "1599");
+    EXPECT_EQ(c({"ZRANGESTORE", "range", "scores", "(0", "+inf", "BYSCORE"}), "1599");
+    EXPECT_EQ(c({"ZREMRANGEBYSCORE", "range", "-inf", "(1599"}), "1598");
+    EXPECT_EQ(c({"ZREMRANGEBYRANK", "sum", "0", "-2"}), "1599");
+    EXPECT_EQ(c({"ZREMRANGEBYLEX", "scores", "-", "+"}), "1600");
+    EXPECT_EQ(c({"LINSERT", "list", "AFTER", long_text + "0", "more"}), "1601");
+    EXPECT_EQ(c({"LREM", "list", "0", "more"}), "1");
+    EXPECT_EQ(c({"COPY", "list", "copy"}), "1");
+  }
+  EXPECT_EQ(c({"SCARD", "to"}), "1600");
+  EXPECT_EQ(c({"ZRANGE", "range", "0", "-1", "WITHSCORES"}), "[" + long_text + "1599 1599]");
+  EXPECT_EQ(c({"ZRANGE", "sum", "0", "-1", "WITHSCORES"}), "[" + long_text + "1599 1600]");
+  EXPECT_EQ(c({"EXISTS", "scores"}), "0");
+  EXPECT_EQ(c({"LINDEX", "copy", "1599"}), long_text + "1599");
 }
 
 // Who asks for names does not wait until their values are read: those of 16 partitions, for each
