@@ -461,6 +461,13 @@ void Keyspace::watch(Watcher& watcher, std::string_view raw, bool is_there) {
   if (std::ranges::find(all, &watcher) != all.end()) return;
   all.push_back(&watcher);
   watcher.keys_.emplace_back(raw, is_there);
+  watcher.bytes_ += raw.size();
+}
+
+bool Keyspace::is_watching(const Watcher& watcher, std::string_view raw) const {
+  const auto found = watchers_.find(std::string(raw));
+  return found != watchers_.end() &&
+         std::ranges::find(found->second, &watcher) != found->second.end();
 }
 
 bool Keyspace::has_changed(const Watcher& watcher) const {
@@ -477,6 +484,7 @@ void Keyspace::forget(Watcher& watcher) {
     if (found->second.empty()) watchers_.erase(found);
   }
   watcher.keys_.clear();
+  watcher.bytes_ = 0;
   watcher.dirty_ = false;
 }
 

@@ -67,6 +67,7 @@ class Watcher {
  private:
   friend class Keyspace;
   bool dirty_ = false;
+  size_t bytes_ = 0;                                // of its keys
   std::vector<std::pair<std::string, bool>> keys_;  // and whether it was there
 };
 
@@ -234,6 +235,11 @@ class Keyspace {
   void watch(Watcher& watcher, std::string_view raw, bool is_there);
   // Whether one of its keys was written to, or has expired.
   bool has_changed(const Watcher& watcher) const;
+  // How many keys it watches, and their bytes; and whether that is one of them.
+  static std::pair<size_t, size_t> watched(const Watcher& watcher) {
+    return {watcher.keys_.size(), watcher.bytes_};
+  }
+  bool is_watching(const Watcher& watcher, std::string_view raw) const;
   void forget(Watcher& watcher);
   // Wakes it whenever the key is written to, in the order in which they have come; stop_waiting()
   // ends that for all of its keys.

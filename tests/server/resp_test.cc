@@ -1138,6 +1138,49 @@ TEST_P(LargeResp, WhatACommandWritesTakesBoundedMemory) {
   EXPECT_EQ(c({"LINDEX", "copy", "1599"}), long_text + "1599");
 }
 
+// What a connection holds names of is refused as a whole beyond the bound.
+TEST_P(Resp, NamesOfAConnectionAreBounded) {
+  start();
+  RespClient c = resp();
+  RespClient other = resp();
+  const std::string refused =
+      "-ERR a connection may listen to, watch or wait for 10000 names, of 4194304 bytes together";
+  const auto names = [](std::vector<std::string> words, int count, size_t bytes) {
+    for (int i = 0; i < count; ++i) {
+      const std::string number = std::to_string(i);
+      words.push_back(std::string(bytes, 'n') + number);
+    }
+    return words;
+  };
+  EXPECT_EQ(c(names({"WATCH"}, 10001, 0)), refused);
+  EXPECT_EQ(c(names({"WATCH"}, 100, 60'000)), refused);
+  EXPECT_EQ(c(names({"WATCH"}, 9000, 0)), "OK");
+  EXPECT_EQ(c(names({"WATCH"}, 10000, 0)), "OK");  // most of them again
+  EXPECT_EQ(c({"WATCH", "one more"}), refused);
+  EXPECT_EQ(c({"WATCH", "7"}), "OK");
+  other({"SET", "one more", "1"});
+  c({"MULTI"});
+  EXPECT_EQ(c({"EXEC"}), "[]");
+  EXPECT_EQ(c({"WATCH", "one more"}), "OK");
+  EXPECT_EQ(c({"UNWATCH"}), "OK");
+  std::vector<std::string> blpop = names({"BLPOP"}, 10001, 0);
+  blpop.emplace_back("0");
+  EXPECT_EQ(c(blpop), refused);
+  EXPECT_EQ(c(names({"SUBSCRIBE"}, 10001, 0)), refused);
+  EXPECT_EQ(c(names({"PSUBSCRIBE"}, 2, 3'000'000)), refused);
+  EXPECT_EQ(other({"PUBSUB", "NUMSUB", "0"}), "[0 0]");
+  EXPECT_EQ(other({"PUBSUB", "NUMPAT"}), "0");
+  c.write(names({"SUBSCRIBE"}, 10000, 0));
+  for (int i = 1; i <= 10000; ++i) ASSERT_EQ(c.read().elements.at(2).number, i);
+  EXPECT_EQ(c({"SUBSCRIBE", "0"}), "[subscribe 0 10000]");
+  EXPECT_EQ(c({"PSUBSCRIBE", "*"}), refused);
+  EXPECT_EQ(c({"UNSUBSCRIBE", "0"}), "[unsubscribe 0 9999]");
+  EXPECT_EQ(c({"PSUBSCRIBE", "*"}), "[psubscribe * 10000]");
+  EXPECT_EQ(c({"RESET"}), "RESET");
+  EXPECT_EQ(c({"SUBSCRIBE", std::string(4'194'304, 'n')}).substr(0, 12), "[subscribe n");
+  EXPECT_EQ(c({"SUBSCRIBE", "0"}), refused);
+}
+
 // Who asks for names does not wait until their values are read: those of 16 partitions, for each
 // name, took most of a minute.
 TEST_P(Resp, NamesByChanceAreToldWithoutValues) {
