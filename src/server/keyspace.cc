@@ -536,11 +536,14 @@ bool Keyspace::reap(uint64_t elements_max) {
   if (next_expiry_ms_ > now_ms_ || !turn_.is_all_ready()) return false;
   constexpr size_t kNotesMax = 16;  // in one go: of small collections there may be many
   std::vector<std::pair<std::string, std::string>> notes;
-  scan(kDoomPrefix, false, kNotesMax, [&](std::string_view key, std::string_view value) {
+  const auto take_note = [&](std::string_view key, std::string_view) {
     if (!key.starts_with(kDoomPrefix) || key.size() != kDoomPrefix.size() + 16) return false;
-    notes.emplace_back(key, value);
+    std::string_view raw;
+    if (find_element(key, raw)) notes.emplace_back(key, raw);
     return notes.size() < kNotesMax;
-  });
+  };
+  // Without values: behind the notes come clients' keys.
+  scan(kDoomPrefix, false, kNotesMax, take_note, true);
   has_doomed_ = !notes.empty();
   if (notes.empty()) return false;
   next_expiry_ms_ = 0;
@@ -570,11 +573,12 @@ uint64_t Keyspace::reap_one(const std::string& note, uint64_t at_ms, std::string
   std::string prefix(kElementPrefix);
   append_ordered(prefix, id);
   std::vector<std::string> elements;
-  scan(prefix, false, elements_max, [&](std::string_view key, std::string_view) {
+  const auto take = [&](std::string_view key, std::string_view) {
     if (!key.starts_with(prefix)) return false;
     elements.emplace_back(key);
     return elements.size() < elements_max;
-  });
+  };
+  scan(prefix, false, elements_max, take, true);
   for (const std::string& element : elements) turn_.remove(element, now_ms_);
   // The note goes in a turn after the one that has removed the last elements: a crash may keep the
   // removal of one record and not that of another.

@@ -178,21 +178,23 @@ class Keyspace {
   // Calls `visit` for records in the order of their keys, upwards from the first that is not less
   // than `from`, or downwards from the last that is not greater, until it returns false. With what
   // an open group has. Needs an ordered index. `wanted`: how many will be asked for. `keys_only`:
-  // the values are of no use.
+  // the values are of no use. Holds a mebibyte of each partition, and one long value.
   using Visit = std::function<bool(std::string_view raw, std::string_view value)>;
   void scan(std::string_view from, bool downwards, uint64_t wanted, const Visit& visit,
             bool keys_only = false) const;
   // Calls `visit` for keys of a database; the first `from` on, if the index is ordered. Until it
-  // returns false.
+  // returns false. Without `with_types` an ordered index says kNone of all, and reads no values;
+  // with them it looks each key up.
   using VisitKey = std::function<bool(std::string_view raw, std::string_view key, Type type)>;
-  void visit_keys(uint32_t database, std::string_view from, uint64_t wanted,
-                  const VisitKey& visit) const;
+  void visit_keys(uint32_t database, std::string_view from, uint64_t wanted, const VisitKey& visit,
+                  bool with_types = false) const;
   // Calls `visit` for some keys of a database, which the number chooses: of one block. Looks at
   // more only where they are of other databases. Needs an index without order.
   void visit_some_keys(uint32_t database, uint64_t random, const VisitKey& visit) const;
   // SCAN: visits some keys from a cursor (0: the beginning); returns the next one, 0 at the end.
   // Throws CommandError for a cursor that is not known any more.
-  uint64_t scan_keys(uint32_t database, uint64_t cursor, uint64_t count, const VisitKey& visit);
+  uint64_t scan_keys(uint32_t database, uint64_t cursor, uint64_t count, const VisitKey& visit,
+                     bool with_types = false);
   // How many keys a database has. Cost: looks at all records once a collection or another database
   // has been used, and at none before. Not more than `limit` are counted.
   uint64_t count_keys(uint32_t database, uint64_t limit = ~uint64_t{0}) const;
@@ -233,13 +235,13 @@ class Keyspace {
   // Notes for the watcher whether the key changes from now on; forget() ends that for all of its
   // keys.
   void watch(Watcher& watcher, std::string_view raw, bool is_there);
-  // Whether one of its keys was written to, or has expired.
-  bool has_changed(const Watcher& watcher) const;
   // How many keys it watches, and their bytes; and whether that is one of them.
   static std::pair<size_t, size_t> watched(const Watcher& watcher) {
     return {watcher.keys_.size(), watcher.bytes_};
   }
   bool is_watching(const Watcher& watcher, std::string_view raw) const;
+  // Whether one of its keys was written to, or has expired.
+  bool has_changed(const Watcher& watcher) const;
   void forget(Watcher& watcher);
   // Wakes it whenever the key is written to, in the order in which they have come; stop_waiting()
   // ends that for all of its keys.
@@ -275,7 +277,8 @@ class Keyspace {
   std::string_view encode_string(std::string_view text, uint32_t flags);
   void flush_all();
   uint64_t scan_tags(uint32_t database, uint64_t cursor, uint64_t count, const VisitKey& visit);
-  uint64_t scan_ordered(uint32_t database, uint64_t cursor, uint64_t count, const VisitKey& visit);
+  uint64_t scan_ordered(uint32_t database, uint64_t cursor, uint64_t count, const VisitKey& visit,
+                        bool with_types);
 
   uint64_t own_records() const;
   void require_shown() const {

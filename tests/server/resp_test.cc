@@ -1138,6 +1138,43 @@ TEST_P(LargeResp, WhatACommandWritesTakesBoundedMemory) {
   EXPECT_EQ(c({"LINDEX", "copy", "1599"}), long_text + "1599");
 }
 
+// Values of 12 MB, of which many more than 64 MiB would be read ahead, from all partitions.
+TEST_P(LargeResp, LongValuesAreReadOneAtATime) {
+  if (kUnderAddressSanitizer || kUnderThreadSanitizer) GTEST_SKIP() << "they have it mapped";
+  if (GetParam() == std::string("uring")) GTEST_SKIP() << "nothing of it is the driver's";
+  config.capacity_bytes = uint64_t{2} << 30;
+  start();
+  RespClient c = resp();
+  c({"HSET", "small", "field", "value"});
+  const std::string value(12'000'000, 'v');
+  for (int i = 0; i < 40; ++i) c({"SETRANGE", "long" + std::to_string(i), "12000000", "x"});
+  for (int i = 0; i < 10; ++i) {
+    c({"HSET", "hash", std::to_string(i), value + std::to_string(i)});
+    c({"RPUSH", "list", value + std::to_string(i)});
+  }
+  ::malloc_trim(0);
+  {
+    const MemoryLimit limit(uint64_t{64} << 20);
+    EXPECT_EQ(c({"HGETALL", "small"}), "[field value]");
+    EXPECT_EQ(c.call({"SCAN", "0", "COUNT", "1000"}).elements.at(1).elements.size(), 43U);
+    EXPECT_EQ(c({"SCAN", "0", "COUNT", "1000", "TYPE", "list"}), "[0 [list]]");
+    EXPECT_EQ(c.call({"KEYS", "*"}).elements.size(), 43U);
+    EXPECT_EQ(c({"DBSIZE"}), "43");
+    EXPECT_NE(c({"RANDOMKEY"}), "");
+    EXPECT_EQ(c({"HSCAN", "hash", "0", "MATCH", "none", "COUNT", "100"}), "[0 []]");
+    EXPECT_EQ(c({"COPY", "hash", "copy"}), "1");
+    EXPECT_EQ(c({"LREM", "list", "1", value + "0"}), "1");
+    EXPECT_EQ(c({"LINSERT", "list", "BEFORE", value + "2", "more"}), "10");
+  }
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_TRUE(c({"HGET", "copy", std::to_string(i)}) == value + std::to_string(i));
+  }
+  EXPECT_EQ(c({"LINDEX", "list", "1"}), "more");
+  EXPECT_TRUE(c({"LINDEX", "list", "9"}) == value + "9");
+  EXPECT_EQ(c({"FLUSHDB"}), "OK");
+  EXPECT_EQ(c({"DBSIZE"}), "0");
+}
+
 // What a connection holds names of is refused as a whole beyond the bound.
 TEST_P(Resp, NamesOfAConnectionAreBounded) {
   start();
