@@ -182,14 +182,18 @@ void scan_elements(Call& call, Type type,
   reply_scan(call, next, found);
 }
 
-Replacement::Replacement(Keyspace& keys, std::string_view to, Type type)
-    : keys_(keys), to_(to), type_(type), header_(keys.new_collection()) {
-  if (!keys.in_transaction()) keys.doom(header_.id, 0, to_);
+Collection& Replacement::header() {
+  if (!has_begun_) {
+    header_ = keys_.new_collection();
+    if (!keys_.in_transaction()) keys_.doom(header_.id, 0, to_);
+    has_begun_ = true;
+  }
+  return header_;
 }
 
 void Replacement::put(std::string_view element, std::string_view value) {
   keys_.put_element(to_, element, value);
-  keys_.checkpoint();
+  keys_.checkpoint_part();
 }
 
 void Replacement::finish(uint64_t expiry_ms) {

@@ -96,19 +96,25 @@ void scan_elements(Call& call, Type type,
                                             std::vector<std::string>& out)>& tell);
 
 // A new collection that takes the place of what `to` has: of any size, at once. Elements are
-// written in parts, noted as garbage until the header comes and the note goes, together.
+// written in parts, noted as garbage until the header comes and the note goes, together. So what it
+// is made of need not be collected first: but for a transaction, which keeps all back, a part and
+// one value are in memory. If it is given up, the next parts are not written, and the note stays.
 class Replacement {
  public:
-  Replacement(Keyspace& keys, std::string_view to, Type type);
-  Collection& header() { return header_; }
+  Replacement(Keyspace& keys, std::string_view to, Type type) : keys_(keys), to_(to), type_(type) {}
+  // Begins it, with the first call. The count is the caller's. Throws as new_collection().
+  Collection& header();
   void put(std::string_view element, std::string_view value);
+  // Without a header, or with a count of 0, `to` is removed.
   void finish(uint64_t expiry_ms);
+  uint64_t count() const { return header_.count; }
 
  private:
   Keyspace& keys_;
   std::string to_;
   Type type_;
   Collection header_;
+  bool has_begun_ = false;
 };
 
 void copy_collection(Keyspace& keys, const Item& item, std::string_view to);

@@ -295,6 +295,17 @@ std::string sum_of_reals(long double a, long double b) {
   return text == "-0" ? "0" : text;
 }
 
+void require_names(size_t names, size_t bytes) {
+  constexpr size_t kMost = 10000;
+  constexpr size_t kMostBytes = size_t{4} << 20;
+  if (names > kMost || bytes > kMostBytes) {
+    throw CommandError(
+        fmt::format("ERR a connection may listen to, watch or wait for {} names, of {} bytes "
+                    "together",
+                    kMost, kMostBytes));
+  }
+}
+
 double timeout_of(std::string_view text) {
   constexpr double kSecondsMax = 1e12;
   double seconds = 0;

@@ -113,6 +113,9 @@ double real_of(std::string_view text);
 // As Redis adds and writes them, in the precision of long double: "0.1" and "0.2" are "0.3".
 long double long_real_of(std::string_view text);
 std::string sum_of_reals(long double a, long double b);
+// Of what a connection listens to, watches or waits for: names, and their bytes together, as they
+// would be. Throws if they are too many.
+void require_names(size_t names, size_t bytes);
 // Of a command that waits: seconds, not below 0.
 double timeout_of(std::string_view text);
 bool same_word(std::string_view text, std::string_view upper_case);

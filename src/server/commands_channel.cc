@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "server/acl.h"
 #include "server/command_error.h"
@@ -12,8 +13,6 @@
 namespace perdure::server {
 
 namespace {
-
-constexpr size_t kSubscriptionsMax = 10000;
 
 void tell_subscription(Call& call, std::string_view kind, const std::string* channel) {
   call.reply.push(3);
@@ -28,13 +27,18 @@ Server::Subscriber subscriber_of(Call& call) {
 
 void subscribe(Call& call, Server::Subscribers& all, std::vector<std::string>& mine,
                std::string_view kind) {
-  for (size_t i = 1; i < call.size(); ++i) {
-    const std::string channel(call[i]);
-    if (std::ranges::find(mine, channel) == mine.end()) {
-      if (call.session.subscriptions() >= kSubscriptionsMax) {
-        throw CommandError(
-            fmt::format("ERR a connection may have {} subscriptions", kSubscriptionsMax));
-      }
+  RespSession& session = call.session;
+  std::unordered_set<std::string_view> more;
+  size_t bytes = session.subscribed_bytes;
+  for (const std::string_view one : call.arguments.subspan(1)) {
+    const bool is_new = std::ranges::find(mine, one) == mine.end() && more.insert(one).second;
+    if (is_new) bytes += one.size();
+  }
+  require_names(session.subscriptions() + more.size(), bytes);
+  session.subscribed_bytes = bytes;
+  for (const std::string_view one : call.arguments.subspan(1)) {
+    const std::string channel(one);
+    if (more.erase(one) > 0) {
       mine.push_back(channel);
       all[channel].push_back(subscriber_of(call));
     }
@@ -48,6 +52,7 @@ void unsubscribe(Call& call, Server::Subscribers& all, std::vector<std::string>&
   if (names.empty()) names = mine;
   for (const std::string& channel : names) {
     if (std::erase(mine, channel) > 0) {
+      call.session.subscribed_bytes -= channel.size();
       const auto found = all.find(channel);
       std::erase(found->second, subscriber_of(call));
       if (found->second.empty()) all.erase(found);
@@ -111,9 +116,18 @@ void run_discard(Call& call) {
 
 void run_watch(Call& call) {
   if (call.session.in_multi) throw CommandError("ERR WATCH inside MULTI is not allowed");
+  Keyspace& keys = call.keys();
+  auto [names, bytes] = Keyspace::watched(call.session);
   for (size_t i = 1; i < call.size(); ++i) {
     const std::string_view raw = call.key(i);
-    call.keys().watch(call.session, raw, static_cast<bool>(call.keys().find(raw)));
+    if (keys.is_watching(call.session, raw)) continue;
+    ++names;
+    bytes += raw.size();
+  }
+  require_names(names, bytes);
+  for (size_t i = 1; i < call.size(); ++i) {
+    const std::string_view raw = call.key(i);
+    keys.watch(call.session, raw, static_cast<bool>(keys.find(raw)));
   }
   call.reply.ok();
 }

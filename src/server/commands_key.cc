@@ -182,16 +182,18 @@ void run_scan(Call& call) {
   ScanArguments arguments = parse_scan(call, 1);
   std::vector<std::string> found;
   ReplyRoom room = call.reply.room();
-  const uint64_t next =
-      call.keys().scan_keys(call.session.database, arguments.cursor, arguments.count,
-                            [&](std::string_view, std::string_view key, Type type) {
-                              if (fits_pattern(arguments.pattern, key) &&
-                                  (arguments.type.empty() || arguments.type == to_string(type))) {
-                                room.take(key.size());
-                                found.emplace_back(key);
-                              }
-                              return true;
-                            });
+  const bool by_type = !arguments.type.empty();
+  const uint64_t next = call.keys().scan_keys(
+      call.session.database, arguments.cursor, arguments.count,
+      [&](std::string_view, std::string_view key, Type type) {
+        if (fits_pattern(arguments.pattern, key) &&
+            (!by_type || arguments.type == to_string(type))) {
+          room.take(key.size());
+          found.emplace_back(key);
+        }
+        return true;
+      },
+      by_type);
   reply_scan(call, next, found);
 }
 

@@ -156,56 +156,47 @@ void run_ltrim(Call& call) {
   call.reply.ok();
 }
 
-// Writes the list anew, as `keep` (which may add to it) says of each value.
-uint64_t rewrite(List& list, Call& call,
-                 const std::function<void(std::string_view, std::vector<std::string>&)>& keep) {
-  std::vector<std::string> values;
+// Writes the list anew: for each value, what `tell` puts. Returns how many elements it has then.
+uint64_t rewrite(
+    List& list, Call& call,
+    const std::function<void(std::string_view value,
+                             const std::function<void(std::string_view)>& put)>& tell) {
+  const uint64_t expiry_ms = call.keys().find(list.raw()).expiry_ms;
+  Replacement result(call.keys(), list.raw(), Type::kList);
+  const auto put = [&](std::string_view value) {
+    Collection& header = result.header();
+    header.first = kListMiddle;
+    result.put(element_of_index(header.id, header.first + header.count++), value);
+  };
   list.visit(0, list.count(), [&](std::string_view value) {
-    keep(value, values);
+    tell(value, put);
     return true;
   });
-  const Item item = call.keys().find(list.raw());
-  const uint64_t expiry_ms = item.expiry_ms;
-  if (values.empty()) {
-    call.keys().remove(list.raw());
-    return 0;
-  }
-  Replacement replacement(call.keys(), list.raw(), Type::kList);
-  Collection& header = replacement.header();
-  header.first = kListMiddle;
-  for (const std::string& value : values) {
-    replacement.put(element_of_index(header.id, header.first + header.count++), value);
-  }
-  replacement.finish(expiry_ms);
-  return values.size();
+  result.finish(expiry_ms);
+  return result.count();
 }
 
 void run_lrem(Call& call) {
   List list(call, 1);
   const int64_t wanted = integer_of(call[2]);
-  std::vector<uint64_t> hits;
-  uint64_t at = 0;
+  uint64_t hits = 0;
   list.visit(0, list.count(), [&](std::string_view value) {
-    if (value == call[3]) hits.push_back(at);
-    ++at;
+    hits += value == call[3] ? 1 : 0;
     return true;
   });
-  const auto limit = static_cast<size_t>(wanted == 0 ? INT64_MAX : std::abs(wanted));
-  if (hits.size() > limit) {
-    wanted < 0 ? hits.erase(hits.begin(), hits.end() - static_cast<ptrdiff_t>(limit))
-               : hits.erase(hits.begin() + static_cast<ptrdiff_t>(limit), hits.end());
-  }
-  if (hits.empty()) return call.reply.integer(0);
-  at = 0;
-  size_t next = 0;
-  rewrite(list, call, [&](std::string_view value, std::vector<std::string>& values) {
-    if (next < hits.size() && hits[next] == at++) {
-      ++next;
-    } else {
-      values.emplace_back(value);
-    }
+  if (hits == 0) return call.reply.integer(0);
+  const uint64_t limit =
+      wanted == 0 ? ~uint64_t{0} : static_cast<uint64_t>(std::abs(std::max(wanted, -INT64_MAX)));
+  const uint64_t removed = std::min(hits, limit);
+  // The first of them that goes.
+  const uint64_t begin = wanted < 0 ? hits - removed : 0;
+  uint64_t hit = 0;
+  rewrite(list, call, [&](std::string_view value, const auto& put) {
+    const bool goes = value == call[3] && hit >= begin && hit < begin + removed;
+    hit += value == call[3] ? 1 : 0;
+    if (!goes) put(value);
   });
-  call.reply.integer(static_cast<int64_t>(hits.size()));
+  call.reply.integer(static_cast<int64_t>(removed));
 }
 
 void run_linsert(Call& call) {
@@ -220,14 +211,13 @@ void run_linsert(Call& call) {
   });
   if (!there) return call.reply.integer(-1);
   bool done = false;
-  const uint64_t count =
-      rewrite(list, call, [&](std::string_view value, std::vector<std::string>& values) {
-        const bool here = !done && value == call[3];
-        if (here && before) values.emplace_back(call[4]);
-        values.emplace_back(value);
-        if (here && !before) values.emplace_back(call[4]);
-        done = done || here;
-      });
+  const uint64_t count = rewrite(list, call, [&](std::string_view value, const auto& put) {
+    const bool here = !done && value == call[3];
+    if (here && before) put(call[4]);
+    put(value);
+    if (here && !before) put(call[4]);
+    done = done || here;
+  });
   call.reply.integer(static_cast<int64_t>(count));
 }
 

@@ -118,43 +118,38 @@ void run_smove(Call& call) {
 
 enum class Combination : uint8_t { kUnion, kIntersection, kDifference };
 
-// The members of several sets together, each once.
-// `room`: of the reply that they are for.
-std::set<std::string> combine(Call& call, size_t first_key, size_t keys, Combination how,
-                              ReplyRoom* room = nullptr) {
+// Calls `visit` for the members of several sets together, until it returns false: of a union, again
+// for each set that has one. All types are looked at before.
+void visit_combined(Call& call, size_t first_key, size_t keys, Combination how,
+                    const Opened::VisitName& visit) {
   std::vector<Opened> sets;
   for (size_t i = 0; i < keys; ++i) sets.emplace_back(call, first_key + i, Type::kSet);
-  std::set<std::string> members;
-  const auto add = [&](std::string_view name) {
-    if (members.emplace(name).second && room != nullptr) room->take(name.size());
-  };
   if (how == Combination::kUnion) {
-    for (const Opened& set : sets) {
-      set.visit(0, set.count(), [&](std::string_view name, std::string_view) {
-        add(name);
-        return true;
-      });
-    }
-    return members;
+    bool goes_on = true;
+    const auto visit_one = [&](std::string_view name) { return goes_on = visit(name); };
+    for (size_t i = 0; i < keys && goes_on; ++i) sets[i].visit_names(0, sets[i].count(), visit_one);
+    return;
   }
   // The smallest one is gone through, for an intersection.
   if (how == Combination::kIntersection) {
     std::iter_swap(sets.begin(), std::ranges::min_element(sets, {}, &Opened::count));
   }
-  sets[0].visit(0, sets[0].count(), [&](std::string_view name, std::string_view) {
+  sets[0].visit_names(0, sets[0].count(), [&](std::string_view name) {
     std::string_view value;
     const bool fits = std::ranges::all_of(sets.begin() + 1, sets.end(), [&](const Opened& set) {
       return set.find(name, value) == (how == Combination::kIntersection);
     });
-    if (fits) add(name);
-    return true;
+    return !fits || visit(name);
   });
-  return members;
 }
 
 void reply_combined(Call& call, Combination how) {
   ReplyRoom room = call.reply.room();
-  const std::set<std::string> members = combine(call, 1, call.size() - 1, how, &room);
+  std::set<std::string> members;
+  visit_combined(call, 1, call.size() - 1, how, [&](std::string_view name) {
+    if (members.emplace(name).second) room.take(name.size());
+    return true;
+  });
   call.reply.set(members.size());
   for (const std::string& name : members) call.reply.bulk(name);
 }
@@ -162,20 +157,20 @@ void run_sunion(Call& call) { reply_combined(call, Combination::kUnion); }
 void run_sinter(Call& call) { reply_combined(call, Combination::kIntersection); }
 void run_sdiff(Call& call) { reply_combined(call, Combination::kDifference); }
 
+// Members are written as they are found.
 void store_combined(Call& call, Combination how) {
-  const std::set<std::string> members = combine(call, 2, call.size() - 2, how);
-  const std::string_view to = call.key(1);
-  if (members.empty()) {
-    call.keys().remove(to);
-    return call.reply.integer(0);
-  }
-  Replacement replacement(call.keys(), to, Type::kSet);
-  replacement.header().count = members.size();
-  for (const std::string& name : members) {
-    replacement.put(element_of_name(replacement.header().id, name), "");
-  }
-  replacement.finish(store::kNoExpiry);
-  call.reply.integer(static_cast<int64_t>(members.size()));
+  Keyspace& keys = call.keys();
+  Replacement result(keys, call.key(1), Type::kSet);
+  visit_combined(call, 2, call.size() - 2, how, [&](std::string_view name) {
+    const std::string element = element_of_name(result.header().id, name);
+    std::string_view value;
+    if (how == Combination::kUnion && keys.find_element(element, value)) return true;
+    ++result.header().count;
+    result.put(element, "");
+    return true;
+  });
+  result.finish(store::kNoExpiry);
+  call.reply.integer(static_cast<int64_t>(result.count()));
 }
 void run_sunionstore(Call& call) { store_combined(call, Combination::kUnion); }
 void run_sinterstore(Call& call) { store_combined(call, Combination::kIntersection); }
@@ -193,16 +188,17 @@ void run_sintercard(Call& call) {
   if (count > call.size() - 2) {
     throw CommandError("ERR Number of keys can't be greater than number of args");
   }
-  size_t limit = 0;
+  int64_t limit = 0;
   if (call.size() == count + 4 && same_word(call[count + 2], "LIMIT")) {
-    const int64_t given = integer_of(call[count + 3]);
-    if (given < 0) throw CommandError("ERR LIMIT can't be negative");
-    limit = static_cast<size_t>(given);
+    limit = integer_of(call[count + 3]);
+    if (limit < 0) throw CommandError("ERR LIMIT can't be negative");
   } else if (call.size() != count + 2) {
     throw_syntax();
   }
-  const size_t found = combine(call, 2, count, Combination::kIntersection).size();
-  call.reply.integer(static_cast<int64_t>(limit == 0 ? found : std::min(found, limit)));
+  int64_t found = 0;
+  visit_combined(call, 2, count, Combination::kIntersection,
+                 [&](std::string_view) { return ++found != limit; });
+  call.reply.integer(found);
 }
 
 void run_sscan(Call& call) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "server/collections.h"
@@ -62,6 +63,17 @@ struct Range {
   }
 };
 
+// Of the record by a member's name.
+double score_in(std::string_view value) {
+  if (value.size() != 8) throw Error(ErrorCode::kCorrupt, "the score of a member is damaged");
+  return real_of_ordered(read_ordered(value));
+}
+std::string value_of_score(double score) {
+  std::string value;
+  append_ordered(value, ordered_of_real(score));
+  return value;
+}
+
 class SortedSet : public Opened {
  public:
   SortedSet(Call& call, size_t key_argument) : Opened(call, key_argument, Type::kSortedSet) {}
@@ -70,8 +82,7 @@ class SortedSet : public Opened {
   bool score_of(std::string_view name, double& score) const {
     std::string_view value;
     if (!find(name, value)) return false;
-    if (value.size() != 8) throw Error(ErrorCode::kCorrupt, "the score of a member is damaged");
-    score = real_of_ordered(read_ordered(value));
+    score = score_in(value);
     return true;
   }
   void set(std::string_view name, double score, const double* old) {
@@ -81,9 +92,7 @@ class SortedSet : public Opened {
     } else {
       ++header().count;
     }
-    std::string value;
-    append_ordered(value, ordered_of_real(score));
-    put(name, value);
+    put(name, value_of_score(score));
     keys().put_element(raw(), element_of_score(id(), score, name), "");
   }
   void take(std::string_view name, double score) {
@@ -234,27 +243,26 @@ void reply_members(Call& call, const Members& members, bool with_scores) {
   }
 }
 
-// By place: [first, last], below 0 from the end; of the order that `downwards` says. `room`: of the
-// reply that they are for.
-Members members_by_rank(const SortedSet& set, std::string_view first, std::string_view last,
-                        bool downwards, ReplyRoom* room = nullptr) {
+// What is done with each member of a range. It may be removed.
+using EachMember = std::function<void(std::string_view name, double score)>;
+
+// By place: [first, last], below 0 from the end; of the order that `downwards` says.
+void visit_ranks(const SortedSet& set, std::string_view first, std::string_view last,
+                 bool downwards, const EachMember& visit) {
   const auto count = static_cast<int64_t>(set.count());
   int64_t begin = integer_of(first);
   int64_t end = integer_of(last);
   if (begin < 0) begin = std::max<int64_t>(begin + count, 0);
   if (end < 0) end += count;
   end = std::min(end, count - 1);
-  Members members;
-  if (begin > end) return members;
+  if (begin > end) return;
   int64_t at = 0;
   set.visit_scores(downwards ? kInfinity : -kInfinity, downwards, static_cast<uint64_t>(end) + 1,
                    [&](std::string_view name, double score) {
                      if (at++ < begin) return true;
-                     if (room != nullptr) room->take(name.size());
-                     members.emplace_back(name, score);
+                     visit(name, score);
                      return at <= end;
                    });
-  return members;
 }
 
 struct Limit {
@@ -262,9 +270,8 @@ struct Limit {
   int64_t count = -1;  // all
 };
 
-template <typename Visit>
 void visit_range(const SortedSet& set, const Range& range, bool downwards, const Limit& limit,
-                 Visit visit) {
+                 const EachMember& visit) {
   if (limit.offset < 0 || limit.count == 0) return;
   int64_t left = limit.count;
   double from = downwards ? range.max.score : range.min.score;
@@ -278,16 +285,6 @@ void visit_range(const SortedSet& set, const Range& range, bool downwards, const
     if (left > 0) --left;
     return left != 0;
   });
-}
-
-Members members_in(const SortedSet& set, const Range& range, bool downwards, const Limit& limit,
-                   ReplyRoom* room = nullptr) {
-  Members members;
-  visit_range(set, range, downwards, limit, [&](std::string_view name, double score) {
-    if (room != nullptr) room->take(name.size());
-    members.emplace_back(name, score);
-  });
-  return members;
 }
 
 struct RangeArguments {
@@ -332,23 +329,28 @@ Range range_of(std::string_view min, std::string_view max, bool by_name) {
                  : Range{false, score_bound(min), score_bound(max)};
 }
 
-Members select(Call& call, const SortedSet& set, size_t first, const RangeArguments& arguments,
-               ReplyRoom* room) {
+void visit_selected(const Call& call, const SortedSet& set, size_t first,
+                    const RangeArguments& arguments, const EachMember& visit) {
   if (!arguments.by_score && !arguments.by_name) {
-    return members_by_rank(set, call[first], call[first + 1], arguments.downwards, room);
+    return visit_ranks(set, call[first], call[first + 1], arguments.downwards, visit);
   }
   // Downwards, the greater bound comes first.
   const size_t min = first + (arguments.downwards ? 1 : 0);
   const size_t max = first + (arguments.downwards ? 0 : 1);
-  return members_in(set, range_of(call[min], call[max], arguments.by_name), arguments.downwards,
-                    arguments.limit, room);
+  visit_range(set, range_of(call[min], call[max], arguments.by_name), arguments.downwards,
+              arguments.limit, visit);
 }
 
 void range(Call& call, RangeArguments arguments) {
   parse_range_options(call, 4, arguments);
   const SortedSet set(call, 1);
   ReplyRoom room = call.reply.room();
-  reply_members(call, select(call, set, 2, arguments, &room), arguments.with_scores);
+  Members members;
+  visit_selected(call, set, 2, arguments, [&](std::string_view name, double score) {
+    room.take(name.size());
+    members.emplace_back(name, score);
+  });
+  reply_members(call, members, arguments.with_scores);
 }
 void run_zrange(Call& call) { range(call, {}); }
 void run_zrevrange(Call& call) { range(call, {.downwards = true}); }
@@ -357,30 +359,63 @@ void run_zrevrangebyscore(Call& call) { range(call, {.by_score = true, .downward
 void run_zrangebylex(Call& call) { range(call, {.by_name = true}); }
 void run_zrevrangebylex(Call& call) { range(call, {.by_name = true, .downwards = true}); }
 
-void store_members(Call& call, std::string_view to, const Members& members) {
-  if (members.empty()) {
-    call.keys().remove(to);
-    return call.reply.integer(0);
+// A sorted set that takes the place of another key.
+class Result {
+ public:
+  Result(Keyspace& keys, std::string_view to) : keys_(keys), replacement_(keys, to, kType) {}
+  // A member that it does not have yet.
+  void add(std::string_view name, double score) {
+    add_name(name, score);
+    add_score(name, score);
   }
-  Replacement replacement(call.keys(), to, Type::kSortedSet);
-  const uint64_t id = replacement.header().id;
-  replacement.header().count = members.size();
-  for (const auto& [name, score] : members) {
-    std::string value;
-    append_ordered(value, ordered_of_real(score));
-    replacement.put(element_of_name(id, name), value);
-    replacement.put(element_of_score(id, score, name), "");
+  // In two steps: by name, with a score that may change; and by score, once that is known.
+  void add_name(std::string_view name, double score) {
+    ++replacement_.header().count;
+    set_score(name, score);
   }
-  replacement.finish(store::kNoExpiry);
-  call.reply.integer(static_cast<int64_t>(members.size()));
-}
+  bool score_of(std::string_view name, double& score) {
+    std::string_view value;
+    if (!keys_.find_element(element_of_name(id(), name), value)) return false;
+    score = score_in(value);
+    return true;
+  }
+  void set_score(std::string_view name, double score) {
+    replacement_.put(element_of_name(id(), name), value_of_score(score));
+  }
+  void add_scores() {
+    if (replacement_.count() == 0) return;
+    const std::string prefix = names_of(id());
+    keys_.scan(prefix, false, replacement_.count(),
+               [&](std::string_view raw, std::string_view value) {
+                 if (!raw.starts_with(prefix)) return false;
+                 add_score(name_of_element(raw), score_in(value));
+                 return true;
+               });
+  }
+  void finish(Call& call) {
+    replacement_.finish(store::kNoExpiry);
+    call.reply.integer(static_cast<int64_t>(replacement_.count()));
+  }
+
+ private:
+  static constexpr Type kType = Type::kSortedSet;
+  uint64_t id() { return replacement_.header().id; }
+  void add_score(std::string_view name, double score) {
+    replacement_.put(element_of_score(id(), score, name), "");
+  }
+
+  Keyspace& keys_;
+  Replacement replacement_;
+};
 
 void run_zrangestore(Call& call) {
   RangeArguments arguments;
   parse_range_options(call, 5, arguments);
+  Result result(call.keys(), call.key(1));
   const SortedSet set(call, 2);
-  const Members members = select(call, set, 3, arguments, nullptr);
-  store_members(call, call.key(1), members);
+  visit_selected(call, set, 3, arguments,
+                 [&](std::string_view name, double score) { result.add(name, score); });
+  result.finish(call);
 }
 
 void count(Call& call, bool by_name) {
@@ -393,25 +428,33 @@ void count(Call& call, bool by_name) {
 void run_zcount(Call& call) { count(call, false); }
 void run_zlexcount(Call& call) { count(call, true); }
 
-void take_all(Call& call, SortedSet& set, const Members& members) {
-  for (const auto& [name, score] : members) {
+// Removes what `visit` calls it for, in parts.
+template <typename Visit>
+void remove_range(Call& call, Visit visit) {
+  SortedSet set(call, 1);
+  int64_t removed = 0;
+  visit(set, [&](std::string_view name, double score) {
     set.take(name, score);
+    ++removed;
     set.checkpoint();
-  }
-  if (!members.empty()) set.end();
-  call.reply.integer(static_cast<int64_t>(members.size()));
+  });
+  if (removed > 0) set.end();
+  call.reply.integer(removed);
 }
 void run_zremrangebyscore(Call& call) {
-  SortedSet set(call, 1);
-  take_all(call, set, members_in(set, range_of(call[2], call[3], false), false, {}));
+  remove_range(call, [&](const SortedSet& set, const EachMember& remove) {
+    visit_range(set, range_of(call[2], call[3], false), false, {}, remove);
+  });
 }
 void run_zremrangebylex(Call& call) {
-  SortedSet set(call, 1);
-  take_all(call, set, members_in(set, range_of(call[2], call[3], true), false, {}));
+  remove_range(call, [&](const SortedSet& set, const EachMember& remove) {
+    visit_range(set, range_of(call[2], call[3], true), false, {}, remove);
+  });
 }
 void run_zremrangebyrank(Call& call) {
-  SortedSet set(call, 1);
-  take_all(call, set, members_by_rank(set, call[2], call[3], false));
+  remove_range(call, [&](const SortedSet& set, const EachMember& remove) {
+    visit_ranks(set, call[2], call[3], false, remove);
+  });
 }
 
 void pop_by_score(Call& call, bool greatest) {
@@ -502,6 +545,53 @@ void run_zrandmember(Call& call) {
 
 enum class ScoredCombination : uint8_t { kUnion, kIntersection, kDifference };
 
+// A set or sorted set that is combined with others. Members of a set count with score 1.
+class Source : public Opened {
+ public:
+  Source(Call& call, size_t key_argument)
+      : Source(call, key_argument, call.keys().find(call.key(key_argument)).type == Type::kSet) {}
+
+  double score_in(std::string_view value) const { return is_set_ ? 1 : server::score_in(value); }
+  bool score_of(std::string_view name, double& score) const {
+    std::string_view value;
+    if (!find(name, value)) return false;
+    score = score_in(value);
+    return true;
+  }
+
+ private:
+  Source(Call& call, size_t key_argument, bool is_set)
+      : Opened(call, key_argument, is_set ? Type::kSet : Type::kSortedSet), is_set_(is_set) {}
+
+  bool is_set_;
+};
+
+// Calls `visit` for the members that all of them have, with what comes of the scores, or that the
+// first one has and no other.
+template <typename Weigh, typename Add>
+void visit_common(const std::vector<Source>& sources, ScoredCombination combination,
+                  const Weigh& weigh, const Add& add, const EachMember& visit) {
+  const bool in_all = combination == ScoredCombination::kIntersection;
+  // The smallest one is gone through, for an intersection; scores are added in the order of keys.
+  const auto least =
+      in_all ? std::ranges::min_element(sources, {}, &Source::count) : sources.begin();
+  least->visit(0, least->count(), [&](std::string_view name, std::string_view value) {
+    double sum = 0;
+    for (size_t i = 0; i < sources.size(); ++i) {
+      const Source& source = sources[i];
+      double score = 0;
+      if (&source == &*least) {
+        score = source.score_in(value);
+      } else if (source.score_of(name, score) != in_all) {
+        return true;
+      }
+      if (in_all || i == 0) sum = i == 0 ? weigh(i, score) : add(sum, weigh(i, score));
+    }
+    visit(name, sum);
+    return true;
+  });
+}
+
 // ZUNION, ZINTER, ZDIFF, with STORE: [to] keys [WEIGHTS ..] [AGGREGATE SUM|MIN|MAX] [WITHSCORES].
 // Sets count with score 1.
 void combine(Call& call, ScoredCombination combination, bool stores) {
@@ -538,45 +628,56 @@ void combine(Call& call, ScoredCombination combination, bool stores) {
       throw_syntax();
     }
   }
-  std::map<std::string, std::pair<double, size_t>, std::less<>> all;
-  // No more is told of an intersection, or a difference, than its first set has.
-  ReplyRoom room = call.reply.room();
-  const bool is_union = combination == ScoredCombination::kUnion;
-  for (size_t i = 0; i < keys; ++i) {
-    const auto add = [&](std::string_view name, double score) {
-      double weighted = score * weights[i];
-      if (std::isnan(weighted)) weighted = 0;
-      if (combination == ScoredCombination::kDifference && i > 0) {
-        const auto found = all.find(name);
-        if (found != all.end()) all.erase(found);
-        return true;
-      }
-      const auto [at, is_new] = all.try_emplace(std::string(name), weighted, 1);
-      if (is_new) {
-        if (is_union && !stores) room.take(name.size());
-        return true;
-      }
-      auto& [sum, seen] = at->second;
-      ++seen;
-      if (aggregate == "SUM") sum = std::isnan(sum + weighted) ? 0 : sum + weighted;
-      if (aggregate == "MIN") sum = std::min(sum, weighted);
-      if (aggregate == "MAX") sum = std::max(sum, weighted);
-      return true;
-    };
-    if (call.keys().find(call.key(first + i)).type == Type::kSet) {
-      const Opened set(call, first + i, Type::kSet);
-      set.visit(0, set.count(),
-                [&](std::string_view name, std::string_view) { return add(name, 1); });
-    } else {
-      SortedSet(call, first + i).visit_scores(-kInfinity, false, 1024, add);
-    }
-  }
-  const bool in_all = combination == ScoredCombination::kIntersection;
+  std::vector<Source> sources;  // all types are looked at before anything is written
+  for (size_t i = 0; i < keys; ++i) sources.emplace_back(call, first + i);
+  const auto weigh = [&](size_t i, double score) {
+    const double weighted = score * weights[i];
+    return std::isnan(weighted) ? 0 : weighted;
+  };
+  const auto add = [&](double sum, double weighted) {
+    if (aggregate == "MIN") return std::min(sum, weighted);
+    if (aggregate == "MAX") return std::max(sum, weighted);
+    return std::isnan(sum + weighted) ? 0 : sum + weighted;
+  };
+  // What is stored is written as it is found; what is told is collected.
+  std::optional<Result> result;
+  if (stores) result.emplace(call.keys(), call.key(1));
   Members members;
-  for (const auto& [name, score] : all) {
-    if (!in_all || score.second == keys) members.emplace_back(name, score.first);
+  ReplyRoom room = call.reply.room();
+  if (combination != ScoredCombination::kUnion) {
+    visit_common(sources, combination, weigh, add, [&](std::string_view name, double score) {
+      if (result) return result->add(name, score);
+      room.take(name.size());
+      members.emplace_back(name, score);
+    });
+  } else if (result) {
+    for (size_t i = 0; i < keys; ++i) {
+      sources[i].visit(0, sources[i].count(), [&](std::string_view name, std::string_view value) {
+        const double weighted = weigh(i, sources[i].score_in(value));
+        double sum = 0;
+        result->score_of(name, sum) ? result->set_score(name, add(sum, weighted))
+                                    : result->add_name(name, weighted);
+        return true;
+      });
+    }
+    result->add_scores();
+  } else {
+    std::map<std::string, double, std::less<>> all;
+    for (size_t i = 0; i < keys; ++i) {
+      sources[i].visit(0, sources[i].count(), [&](std::string_view name, std::string_view value) {
+        const double weighted = weigh(i, sources[i].score_in(value));
+        const auto [at, is_new] = all.try_emplace(std::string(name), weighted);
+        if (is_new) {
+          room.take(name.size());
+        } else {
+          at->second = add(at->second, weighted);
+        }
+        return true;
+      });
+    }
+    members.assign(all.begin(), all.end());
   }
-  if (stores) return store_members(call, call.key(1), members);
+  if (result) return result->finish(call);
   std::ranges::sort(members, {}, [](const auto& one) { return std::tie(one.second, one.first); });
   const bool pairs = with_scores && call.reply.version() >= 3;
   call.reply.array(with_scores && !pairs ? 2 * members.size() : members.size());

@@ -158,6 +158,10 @@ std::vector<Setting> make_settings() {
            "Log that is kept for followers that lag behind or are away; one for which it is not "
            "enough copies anew. 0: a quarter of the pool's capacity",
            &Config::log_bytes),
+      size("follower-output-max",
+           "Most that waits for a follower; one that would have to be told of a transaction, or a "
+           "command, that wrote more copies anew",
+           &Config::follower_output_max),
       number<uint32_t>("threads", "Event loops; commands run one at a time", &Config::threads, 1,
                        256),
       choice("io", "epoll, uring (io_uring), or auto: the faster one, which is epoll", &Config::io,
@@ -300,6 +304,7 @@ void require_sound(const Config& config) {
     fail("value-bytes-max is from 1K to 64M");
   }
   if (config.follow_chunk_max < uint64_t{8} << 20) fail("follow-chunk-max is 8M at least");
+  if (config.follower_output_max < uint64_t{8} << 20) fail("follower-output-max is 8M at least");
   if (!config.tls_resp.empty() && (config.tls_certificate.empty() || config.tls_key.empty())) {
     fail("tls-resp needs tls-certificate and tls-key");
   }

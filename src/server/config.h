@@ -23,7 +23,8 @@ struct Config {
   uint64_t memory_bytes = 0;  // of the pool that the store may take; 0: the capacity
   bool evict = false;
   uint64_t log_bytes = 0;  // that are kept for followers; 0: a quarter of the capacity
-  std::string follow;      // the leader's address; empty: none
+  uint64_t follower_output_max = uint64_t{512} << 20;
+  std::string follow;  // the leader's address; empty: none
   std::string follow_user = "default";
   std::string follow_password;
   bool follow_anew = false;

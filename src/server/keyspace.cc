@@ -245,13 +245,11 @@ void Keyspace::keep_back(std::string_view raw, Pending pending) {
   };
   const auto at = group_.lower_bound(raw);
   const bool is_there = at != group_.end() && at->first == raw;
-  if (in_transaction_) {
-    const uint64_t others = transaction_bytes_ - (is_there ? bytes_of(at->second) : 0);
-    if (others + bytes_of(pending) > kTransactionBytesMax) {
-      throw Error(ErrorCode::kTooLarge, "the transaction writes too much");
-    }
-    transaction_bytes_ = others + bytes_of(pending);
+  const uint64_t held = held_bytes_ - (is_there ? bytes_of(at->second) : 0) + bytes_of(pending);
+  if (in_transaction_ && held > kTransactionBytesMax) {
+    throw Error(ErrorCode::kTooLarge, "the transaction writes too much");
   }
+  held_bytes_ = held;
   if (is_there) {
     at->second = std::move(pending);
   } else {
@@ -413,7 +411,7 @@ void Keyspace::commit_group() {
   // What the group is, whatever comes: it is written, or it is not.
   const auto group = std::move(group_);
   group_.clear();
-  group_bytes_ = 0;
+  group_bytes_ = held_bytes_ = 0;
   if (group.size() == 1) {
     const auto& [key, write] = *group.begin();
     if (write.value) {
@@ -442,7 +440,7 @@ void Keyspace::commit_group() {
 
 void Keyspace::abandon_group() {
   group_.clear();
-  group_bytes_ = 0;
+  group_bytes_ = held_bytes_ = 0;
   in_group_ = in_transaction_ = false;
 }
 
@@ -452,11 +450,24 @@ void Keyspace::checkpoint() {
   in_group_ = true;
 }
 
+void Keyspace::checkpoint_part() {
+  if (in_transaction_ || (held_bytes_ <= kPartBytesMax && !wants_checkpoint())) return;
+  commit_group();
+  in_group_ = true;
+}
+
 void Keyspace::watch(Watcher& watcher, std::string_view raw, bool is_there) {
   std::vector<Watcher*>& all = watchers_[std::string(raw)];
   if (std::ranges::find(all, &watcher) != all.end()) return;
   all.push_back(&watcher);
   watcher.keys_.emplace_back(raw, is_there);
+  watcher.bytes_ += raw.size();
+}
+
+bool Keyspace::is_watching(const Watcher& watcher, std::string_view raw) const {
+  const auto found = watchers_.find(std::string(raw));
+  return found != watchers_.end() &&
+         std::ranges::find(found->second, &watcher) != found->second.end();
 }
 
 bool Keyspace::has_changed(const Watcher& watcher) const {
@@ -473,6 +484,7 @@ void Keyspace::forget(Watcher& watcher) {
     if (found->second.empty()) watchers_.erase(found);
   }
   watcher.keys_.clear();
+  watcher.bytes_ = 0;
   watcher.dirty_ = false;
 }
 
@@ -524,11 +536,14 @@ bool Keyspace::reap(uint64_t elements_max) {
   if (next_expiry_ms_ > now_ms_ || !turn_.is_all_ready()) return false;
   constexpr size_t kNotesMax = 16;  // in one go: of small collections there may be many
   std::vector<std::pair<std::string, std::string>> notes;
-  scan(kDoomPrefix, false, kNotesMax, [&](std::string_view key, std::string_view value) {
+  const auto take_note = [&](std::string_view key, std::string_view) {
     if (!key.starts_with(kDoomPrefix) || key.size() != kDoomPrefix.size() + 16) return false;
-    notes.emplace_back(key, value);
+    std::string_view raw;
+    if (find_element(key, raw)) notes.emplace_back(key, raw);
     return notes.size() < kNotesMax;
-  });
+  };
+  // Without values: behind the notes come clients' keys.
+  scan(kDoomPrefix, false, kNotesMax, take_note, true);
   has_doomed_ = !notes.empty();
   if (notes.empty()) return false;
   next_expiry_ms_ = 0;
@@ -558,11 +573,12 @@ uint64_t Keyspace::reap_one(const std::string& note, uint64_t at_ms, std::string
   std::string prefix(kElementPrefix);
   append_ordered(prefix, id);
   std::vector<std::string> elements;
-  scan(prefix, false, elements_max, [&](std::string_view key, std::string_view) {
+  const auto take = [&](std::string_view key, std::string_view) {
     if (!key.starts_with(prefix)) return false;
     elements.emplace_back(key);
     return elements.size() < elements_max;
-  });
+  };
+  scan(prefix, false, elements_max, take, true);
   for (const std::string& element : elements) turn_.remove(element, now_ms_);
   // The note goes in a turn after the one that has removed the last elements: a crash may keep the
   // removal of one record and not that of another.

@@ -67,6 +67,7 @@ class Watcher {
  private:
   friend class Keyspace;
   bool dirty_ = false;
+  size_t bytes_ = 0;                                // of its keys
   std::vector<std::pair<std::string, bool>> keys_;  // and whether it was there
 };
 
@@ -177,21 +178,23 @@ class Keyspace {
   // Calls `visit` for records in the order of their keys, upwards from the first that is not less
   // than `from`, or downwards from the last that is not greater, until it returns false. With what
   // an open group has. Needs an ordered index. `wanted`: how many will be asked for. `keys_only`:
-  // the values are of no use.
+  // the values are of no use. Holds a mebibyte of each partition, and one long value.
   using Visit = std::function<bool(std::string_view raw, std::string_view value)>;
   void scan(std::string_view from, bool downwards, uint64_t wanted, const Visit& visit,
             bool keys_only = false) const;
   // Calls `visit` for keys of a database; the first `from` on, if the index is ordered. Until it
-  // returns false.
+  // returns false. Without `with_types` an ordered index says kNone of all, and reads no values;
+  // with them it looks each key up.
   using VisitKey = std::function<bool(std::string_view raw, std::string_view key, Type type)>;
-  void visit_keys(uint32_t database, std::string_view from, uint64_t wanted,
-                  const VisitKey& visit) const;
+  void visit_keys(uint32_t database, std::string_view from, uint64_t wanted, const VisitKey& visit,
+                  bool with_types = false) const;
   // Calls `visit` for some keys of a database, which the number chooses: of one block. Looks at
   // more only where they are of other databases. Needs an index without order.
   void visit_some_keys(uint32_t database, uint64_t random, const VisitKey& visit) const;
   // SCAN: visits some keys from a cursor (0: the beginning); returns the next one, 0 at the end.
   // Throws CommandError for a cursor that is not known any more.
-  uint64_t scan_keys(uint32_t database, uint64_t cursor, uint64_t count, const VisitKey& visit);
+  uint64_t scan_keys(uint32_t database, uint64_t cursor, uint64_t count, const VisitKey& visit,
+                     bool with_types = false);
   // How many keys a database has. Cost: looks at all records once a collection or another database
   // has been used, and at none before. Not more than `limit` are counted.
   uint64_t count_keys(uint32_t database, uint64_t limit = ~uint64_t{0}) const;
@@ -213,12 +216,16 @@ class Keyspace {
     // All of it may go to one partition, and then must fit into a block.
     return !in_transaction_ && group_bytes_ >= turn_.block_bytes() / 3;
   }
+  // The same for what no reader sees before its last part: also commits if long values of more than
+  // kPartBytesMax wait, so that this and one value more is all that waits.
+  static constexpr uint64_t kPartBytesMax = uint64_t{1} << 20;
+  void checkpoint_part();
   // Of a transaction no more may wait than kTransactionBytesMax, with what each record of it takes
   // in memory: then writes throw Error(kTooLarge).
   static constexpr uint64_t kTransactionBytesMax = uint64_t{256} << 20;
   void begin_transaction() {
     in_group_ = in_transaction_ = true;
-    transaction_bytes_ = 0;
+    held_bytes_ = 0;
   }
   void end_transaction() { in_transaction_ = false; }
 
@@ -228,6 +235,11 @@ class Keyspace {
   // Notes for the watcher whether the key changes from now on; forget() ends that for all of its
   // keys.
   void watch(Watcher& watcher, std::string_view raw, bool is_there);
+  // How many keys it watches, and their bytes; and whether that is one of them.
+  static std::pair<size_t, size_t> watched(const Watcher& watcher) {
+    return {watcher.keys_.size(), watcher.bytes_};
+  }
+  bool is_watching(const Watcher& watcher, std::string_view raw) const;
   // Whether one of its keys was written to, or has expired.
   bool has_changed(const Watcher& watcher) const;
   void forget(Watcher& watcher);
@@ -265,7 +277,8 @@ class Keyspace {
   std::string_view encode_string(std::string_view text, uint32_t flags);
   void flush_all();
   uint64_t scan_tags(uint32_t database, uint64_t cursor, uint64_t count, const VisitKey& visit);
-  uint64_t scan_ordered(uint32_t database, uint64_t cursor, uint64_t count, const VisitKey& visit);
+  uint64_t scan_ordered(uint32_t database, uint64_t cursor, uint64_t count, const VisitKey& visit,
+                        bool with_types);
 
   uint64_t own_records() const;
   void require_shown() const {
@@ -293,7 +306,7 @@ class Keyspace {
   bool in_transaction_ = false;
   uint64_t groups_ = 0;
   uint64_t group_bytes_ = 0;
-  uint64_t transaction_bytes_ = 0;  // that wait
+  uint64_t held_bytes_ = 0;  // of memory, by the group
   std::map<std::string, Pending, std::less<>> group_;
   std::string encoded_;
   Touched* touched_ = nullptr;

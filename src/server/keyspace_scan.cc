@@ -12,6 +12,8 @@ namespace {
 
 constexpr size_t kCursorsMax = 16384;
 constexpr uint64_t kTags = store::HashIndex::kTags;
+// Longer values are not read ahead, but when they are visited.
+constexpr uint32_t kValueAheadBytes = 64 << 10;
 
 }  // namespace
 
@@ -20,12 +22,23 @@ void Keyspace::scan(std::string_view from, bool downwards, uint64_t wanted, cons
   require_shown();
   turn_.store().require_ordered();
   turn_.require_all_ready();
-  store::StoreCursor cursor(turn_.store(), std::max<uint64_t>(wanted, 1));
+  store::StoreCursor cursor(turn_.store(), std::max<uint64_t>(wanted, 1), nullptr,
+                            kValueAheadBytes);
   cursor.seek({.key = from, .downwards = downwards, .keys_only = keys_only});
   const auto step = [&] { downwards ? cursor.previous() : cursor.next(); };
+  std::string longer;
+  const auto visit_current = [&] {
+    if (cursor.has_value()) return visit(cursor.key(), cursor.value());
+    // As it was read ahead: nobody else writes meanwhile, and `visit` changes what is behind it. A
+    // copy, as all that is visited: `visit` may write.
+    store::Partition::Found found{};
+    if (!turn_.get(cursor.key(), now_ms_, found)) return true;
+    longer.assign(found.value);
+    return visit(cursor.key(), longer);
+  };
   if (group_.empty()) {
     for (; cursor.valid(); step()) {
-      if (!visit(cursor.key(), cursor.value())) return;
+      if (!visit_current()) return;
     }
     return;
   }
@@ -48,7 +61,7 @@ void Keyspace::scan(std::string_view from, bool downwards, uint64_t wanted, cons
   size_t i = 0;
   while (i < pending.size() || cursor.valid()) {
     if (i == pending.size() || (cursor.valid() && comes_first(cursor.key(), pending[i].first))) {
-      if (!visit(cursor.key(), cursor.value())) return;
+      if (!visit_current()) return;
       step();
       continue;
     }
@@ -59,7 +72,7 @@ void Keyspace::scan(std::string_view from, bool downwards, uint64_t wanted, cons
 }
 
 void Keyspace::visit_keys(uint32_t database, std::string_view from, uint64_t wanted,
-                          const VisitKey& visit) const {
+                          const VisitKey& visit, bool with_types) const {
   require_shown();
   turn_.require_all_ready();
   if (!ordered_) {
@@ -86,13 +99,15 @@ void Keyspace::visit_keys(uint32_t database, std::string_view from, uint64_t wan
   for (size_t i = 0; i < ranges.size() && goes_on; ++i) {
     const bool is_empty_key = database == 0 && i == 0;
     const std::string_view begin = std::max(from, ranges[i].from);
-    scan(begin, false, is_empty_key ? 1 : wanted,
-         [&](std::string_view raw, std::string_view value) {
-           if (is_empty_key ? !raw.empty() : !raw.starts_with(ranges[i].prefix)) return false;
-           const auto name = name_of(raw);
-           goes_on = !name || visit(raw, name->key, type_of(value));
-           return goes_on && !is_empty_key;
-         });
+    scan(
+        begin, false, is_empty_key ? 1 : wanted,
+        [&](std::string_view raw, std::string_view) {
+          if (is_empty_key ? !raw.empty() : !raw.starts_with(ranges[i].prefix)) return false;
+          const auto name = name_of(raw);
+          goes_on = !name || visit(raw, name->key, with_types ? find(raw).type : Type::kNone);
+          return goes_on && !is_empty_key;
+        },
+        true);
   }
 }
 
@@ -113,14 +128,14 @@ void Keyspace::visit_some_keys(uint32_t database, uint64_t random, const VisitKe
 }
 
 uint64_t Keyspace::scan_keys(uint32_t database, uint64_t cursor, uint64_t count,
-                             const VisitKey& visit) {
-  return ordered_ ? scan_ordered(database, cursor, count, visit)
+                             const VisitKey& visit, bool with_types) {
+  return ordered_ ? scan_ordered(database, cursor, count, visit, with_types)
                   : scan_tags(database, cursor, count, visit);
 }
 
 // The cursor numbers a place that is kept here.
 uint64_t Keyspace::scan_ordered(uint32_t database, uint64_t cursor, uint64_t count,
-                                const VisitKey& visit) {
+                                const VisitKey& visit, bool with_types) {
   std::string from;
   if (cursor != 0) {
     const auto found = cursors_.find(cursor);
@@ -132,15 +147,18 @@ uint64_t Keyspace::scan_ordered(uint32_t database, uint64_t cursor, uint64_t cou
   uint64_t visited = 0;
   std::string next;
   bool ended = true;
-  visit_keys(database, from, count + 1, [&](std::string_view raw, std::string_view key, Type type) {
-    if (visited == count) {
-      next = raw;
-      ended = false;
-      return false;
-    }
-    ++visited;
-    return visit(raw, key, type);
-  });
+  visit_keys(
+      database, from, count + 1,
+      [&](std::string_view raw, std::string_view key, Type type) {
+        if (visited == count) {
+          next = raw;
+          ended = false;
+          return false;
+        }
+        ++visited;
+        return visit(raw, key, type);
+      },
+      with_types);
   if (ended) return 0;
   cursors_.emplace(next_cursor_, ScanPlace{next, database});
   if (cursors_.size() > kCursorsMax) cursors_.erase(cursors_.begin());

@@ -103,6 +103,9 @@ bool RespSession::is_due() const {
 void RespSession::wait_for_keys(const Call& call, double seconds,
                                 std::span<const std::string_view> raw_keys) {
   if (call.keys().in_transaction()) return reply_.null_array();
+  size_t bytes = 0;
+  for (const std::string_view raw : raw_keys) bytes += raw.size();
+  require_names(raw_keys.size(), bytes);
   // Less than a millisecond is not for ever.
   block(call, seconds == 0 ? 0 : std::max<uint64_t>(static_cast<uint64_t>(seconds * 1000), 1));
   for (const std::string_view raw : raw_keys) call.keys().wait_for(*this, raw);
@@ -364,6 +367,7 @@ void RespSession::unsubscribe_all() {
   };
   take_off(server_.channels(), channels);
   take_off(server_.patterns(), patterns);
+  subscribed_bytes = 0;
 }
 
 void RespSession::reset() {

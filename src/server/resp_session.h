@@ -43,6 +43,7 @@ class RespSession final : public Session, public Watcher, public Waiter {
   std::string_view last_command = "";
   std::vector<std::string> channels;
   std::vector<std::string> patterns;
+  size_t subscribed_bytes = 0;  // of their names
   size_t subscriptions() const { return channels.size() + patterns.size(); }
 
   // MULTI: commands that wait for EXEC.

@@ -293,14 +293,27 @@ bool SyncSource::is_whole(const store::BatchPart& coordinator, std::vector<uint3
   return true;
 }
 
-// The units that come next in these partitions, as one.
+// Of a chunk, by the units that come next in these partitions.
+uint64_t SyncSource::bytes_of_units(const std::vector<uint32_t>& members) const {
+  uint64_t bytes = 0;
+  for (const uint32_t number : members) {
+    const Lane& lane = lanes_[number];
+    for (size_t i = lane.at, end = unit_end(lane); i < end; ++i) {
+      const store::LogEntry& entry = lane.ahead[i];
+      bytes += sizeof(sync_layout::Entry) + entry.key.size() + entry.value.size();
+    }
+  }
+  return bytes;
+}
+
+// The units that come next in these partitions, as one. What was told is not held any longer.
 void SyncSource::tell(const std::vector<uint32_t>& members, std::string& chunk) {
   using Kind = store::LogEntry::Kind;
   for (size_t i = 0; i < members.size(); ++i) {
     Lane& lane = lanes_[members[i]];
     const size_t end = unit_end(lane);
     for (; lane.at < end; ++lane.at) {
-      const store::LogEntry& entry = lane.ahead[lane.at];
+      const store::LogEntry entry = std::move(lane.ahead[lane.at]);
       lane.told = entry.version + 1;
       if (entry.kind == Kind::kEndsBatch || Keyspace::is_local(entry.key)) continue;
       append_entry(chunk, {.kind = entry.kind == Kind::kPut      ? SyncEntry::Kind::kPut
@@ -324,11 +337,13 @@ void SyncSource::more_log(uint64_t bytes_max, SyncHeader& header, std::string& c
   using Kind = store::LogEntry::Kind;
   std::vector<uint32_t> members;
   bool stuck = false;  // something waits for others
-  for (bool goes_on = true; goes_on && chunk.size() < bytes_max;) {
+  bool is_full = false;
+  const uint64_t most = server_.config().follower_output_max;
+  for (bool goes_on = true; goes_on && !is_full && chunk.size() < bytes_max;) {
     goes_on = false;
     stuck = false;
     for (uint32_t number = 0; number < lanes_.size(); ++number) {
-      while (chunk.size() < bytes_max && fill(number)) {
+      while (!is_full && chunk.size() < bytes_max && fill(number)) {
         const Lane& lane = lanes_[number];
         const store::LogEntry& end = lane.ahead[unit_end(lane) - 1];
         if (end.kind != Kind::kEndsBatch) {
@@ -337,15 +352,28 @@ void SyncSource::more_log(uint64_t bytes_max, SyncHeader& header, std::string& c
           stuck = true;
           break;
         }
+        const uint64_t bytes = bytes_of_units(members);
+        if (sizeof header + bytes > most) {
+          server_.log().write(
+              LogLevel::kWarning,
+              "follower {:016x} would have to be told of {} bytes that were written "
+              "together, more than follower-output-max: it copies anew",
+              follower_, bytes);
+          throw_copy_anew(fmt::format(
+              "{} bytes were written together, more than the leader's follower-output-max", bytes));
+        }
+        is_full = chunk.size() + bytes > most;  // by what came before it
+        if (is_full) break;
         tell(members, chunk);
         goes_on = true;
       }
     }
   }
-  if (stuck && chunk.size() < bytes_max) {
+  is_full = is_full || chunk.size() >= bytes_max;
+  if (stuck && !is_full) {
     throw_copy_anew("a batch over several partitions cannot be told: a part of it is not there");
   }
-  header.caught_up = chunk.size() < bytes_max ? 1 : 0;
+  header.caught_up = is_full ? 0 : 1;
   note_what_it_has();
   for (uint32_t i = 0; i < lanes_.size(); ++i) {
     const uint64_t next = server_.store().kept_changes(i).next;

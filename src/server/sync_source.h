@@ -3,7 +3,8 @@
 // The follower asks for each chunk (PERDURE.SYNC MORE), so nothing piles up for one that is slow
 // but what the log keeps for it anyway: a consumer of the store, by the follower's number, as far
 // as `log-bytes`. The copy is of a snapshot, which goes with the connection, or when nothing is
-// asked for during a minute.
+// asked for during a minute. A chunk has at most `follower-output-max`: of a unit that is larger a
+// follower is told by a copy, which has records by themselves.
 //
 // Order. Of each partition the writes are told in their order. A batch over several partitions is
 // told as one unit once all that precedes its parts has been told; that there is always something
@@ -60,7 +61,8 @@ class SyncSource {
   // Begins with the log. Throws CommandError: COPYANEW if it is not kept from there on, DIVERGED if
   // the follower has what this leader does not, OTHERLEADER.
   void follow(uint64_t identity, uint64_t run, const std::vector<uint64_t>& positions);
-  // The next chunk, of about that size, or larger by one unit. Throws CommandError, kCorrupt, kIo.
+  // The next chunk, of about that size, or larger by one unit. Throws CommandError, also COPYANEW
+  // for a unit that is too large to be told; kCorrupt, kIo.
   void more(uint64_t bytes_max, std::string& chunk);
   // The follower has that, for good.
   void acknowledge(const std::vector<uint64_t>& positions);
@@ -84,6 +86,7 @@ class SyncSource {
   bool fill(uint32_t number);
   size_t unit_end(const Lane& lane) const;
   bool is_whole(const store::BatchPart& coordinator, std::vector<uint32_t>& members);
+  uint64_t bytes_of_units(const std::vector<uint32_t>& members) const;
   void tell(const std::vector<uint32_t>& members, std::string& chunk);
   void add_consumer();
   Replica& replica();

@@ -21,7 +21,7 @@ void StoreCursor::seek(const ScanFrom& from) {
 
 // All of it, or nothing has changed.
 void StoreCursor::place(const ScanFrom& from) {
-  StoreCursor placed(store_, wanted_, snapshot_);
+  StoreCursor placed(store_, wanted_, snapshot_, value_bytes_max_);
   placed.read_from(from);
   sources_.swap(placed.sources_);
   order_.swap(placed.order_);
@@ -65,9 +65,12 @@ void StoreCursor::fill(Source& source, const ScanFrom& from) const {
         source.ended = false;
         return false;
       }
+      const bool is_left_out = found.value.size() > value_bytes_max_;
       source.records.push_back({source.bytes.size(), static_cast<uint32_t>(key.size()),
-                                static_cast<uint32_t>(found.value.size()), found.version});
-      source.bytes.append(key).append(found.value);
+                                is_left_out ? kLeftOut : static_cast<uint32_t>(found.value.size()),
+                                found.version});
+      source.bytes.append(key);
+      if (!is_left_out) source.bytes.append(found.value);
       return true;
     };
     store_.scan(source.number, next, snapshot_, keep);
@@ -121,6 +124,7 @@ void StoreCursor::turn(bool downwards) {
 
 std::string_view StoreCursor::value() const {
   const Record& record = current().records[current().at];
+  if (!has_value()) return {};
   return {current().bytes.data() + record.begin + record.key_bytes, record.value_bytes};
 }
 

@@ -20,10 +20,12 @@ class StoreSnapshot;
 class StoreCursor {
  public:
   // `wanted`: how many records are to be read, if that is known. Of the store as it is, or as the
-  // snapshot sees it.
+  // snapshot sees it. Values of more than `value_bytes_max` are left out: of those only one need be
+  // in memory then, rather than one of each partition.
   explicit StoreCursor(const StoreImpl& store, uint64_t wanted = 64,
-                       const StoreSnapshot* snapshot = nullptr)
-      : store_(store), snapshot_(snapshot), wanted_(wanted) {}
+                       const StoreSnapshot* snapshot = nullptr,
+                       uint32_t value_bytes_max = kLeftOut - 1)
+      : store_(store), snapshot_(snapshot), wanted_(wanted), value_bytes_max_(value_bytes_max) {}
 
   // `from.keys_only` not with a snapshot. Throws what reading the store throws: then it stands
   // nowhere.
@@ -34,14 +36,17 @@ class StoreCursor {
   void next();
   void previous();
   std::string_view key() const { return key_of(current()); }
+  // False if it was left out: then value() is empty.
+  bool has_value() const { return current().records[current().at].value_bytes != kLeftOut; }
   std::string_view value() const;
   uint64_t version() const { return current().records[current().at].version; }
 
  private:
+  static constexpr uint32_t kLeftOut = ~uint32_t{0};
   struct Record {
     uint64_t begin;  // of the key in the source's bytes; the value follows
     uint32_t key_bytes;
-    uint32_t value_bytes;
+    uint32_t value_bytes;  // or kLeftOut
     uint64_t version;
   };
   // A partition, and records of it that are yet to come, in the order of the scan.
@@ -70,6 +75,7 @@ class StoreCursor {
   const StoreImpl& store_;
   const StoreSnapshot* const snapshot_;
   const uint64_t wanted_;
+  const uint32_t value_bytes_max_;
   std::vector<Source> sources_;
   Source spare_{};               // its memory
   std::vector<uint32_t> order_;  // a heap of those that have records; the first has the current one

@@ -318,6 +318,42 @@ TEST_F(Follow, AUnitLargerThanRepliesMayBe) {
   EXPECT_EQ(follower.resp()({"STRLEN", "b4"}), "1000001");
 }
 
+// What the leader would have to hold for a follower is bounded: of what is larger it is told by a
+// copy.
+TEST_F(Follow, AUnitLargerThanTheLeaderHoldsIsCopied) {
+  config.follower_output_max = 8 << 20;
+  config.capacity_bytes = follower.config.capacity_bytes = uint64_t{256} << 20;
+  start_both();
+  RespClient to = resp();
+  to({"SET", "a", "1"});
+  catch_up();
+  const auto write_together = [&](int values) {
+    to({"MULTI"});
+    for (int i = 0; i < values; ++i) to({"SETRANGE", "b" + std::to_string(i), "1000000", "x"});
+    to({"SET", "a", std::to_string(values)});
+    to({"EXEC"});
+  };
+  {
+    RespClient from = follower.resp();
+    write_together(7);
+    catch_up();
+    EXPECT_EQ(figure(from, "follow_copies"), "1");
+    write_together(9);
+    catch_up();
+    EXPECT_EQ(figure(from, "follow_copies"), "2");
+    EXPECT_EQ(from({"GET", "a"}), "9");
+    EXPECT_EQ(from({"STRLEN", "b8"}), "1000001");
+  }
+  // It goes on by the log, in which several units are told in several pieces.
+  follower.stop();
+  for (int i = 0; i < 5; ++i) write_together(3);
+  follower.start();
+  catch_up();
+  RespClient from = follower.resp();
+  EXPECT_EQ(figure(from, "follow_copies"), "0") << figure(from, "follow_reason");
+  EXPECT_EQ(from({"GET", "a"}), "3");
+}
+
 TEST_F(Follow, AJournalThatCannotBeFinishedOrIsOfAnotherTime) {
   start_both();
   resp()({"SET", "a", "1"});

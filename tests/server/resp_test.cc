@@ -1,4 +1,5 @@
 // Redis clients, over real sockets; with epoll and, where the kernel has it, io_uring.
+#include <malloc.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -981,6 +982,240 @@ TEST_P(Resp, ALargeReplyTakesBoundedMemory) {
   EXPECT_EQ(c({"PING"}), "PONG");
   EXPECT_LT(peak_kib() - before, uint64_t{200} << 10);
   EXPECT_EQ(slow.read().elements.size(), 3U);
+}
+
+// Results are written while their sources are gone through: which may be the same, or of a
+// transaction.
+TEST_P(Resp, ResultsTakeThePlaceOfTheirSources) {
+  start();
+  RespClient c = resp();
+  const auto members = [&](const std::string& key) {
+    std::set<std::string> all;
+    for (const Reply& one : c.call({"SMEMBERS", key}).elements) all.insert(one.text);
+    std::string text;
+    for (const std::string& one : all) text += one + " ";
+    return text;
+  };
+  for (const bool in_multi : {false, true}) {
+    const auto run = [&](const std::vector<std::string>& arguments) {
+      if (!in_multi) return c(arguments);
+      c({"MULTI"});
+      c(arguments);
+      const std::string reply = c({"EXEC"});
+      return reply.substr(1, reply.size() - 2);
+    };
+    c({"FLUSHALL"});
+    c({"SADD", "a", "1", "2", "3"});
+    c({"SADD", "b", "3", "4"});
+    c({"SET", "string", "x"});
+    EXPECT_EQ(run({"SUNIONSTORE", "a", "a", "string"}),
+              "-WRONGTYPE Operation against a key holding the wrong kind of value");
+    EXPECT_EQ(run({"SUNIONSTORE", "a", "a", "b", "a"}), "4");
+    EXPECT_EQ(members("a"), "1 2 3 4 ");
+    EXPECT_EQ(run({"SDIFFSTORE", "a", "a", "b"}), "2");
+    EXPECT_EQ(members("a"), "1 2 ");
+    EXPECT_EQ(run({"SINTERSTORE", "string", "a", "a"}), "2");
+    EXPECT_EQ(run({"SINTERSTORE", "a", "a", "b"}), "0");
+    EXPECT_EQ(c({"EXISTS", "a"}), "0");
+    c({"ZADD", "y", "1", "p", "2", "q", "inf", "r"});
+    c({"ZADD", "z", "10", "q", "-inf", "r", "7", "s"});
+    c({"SADD", "p", "p", "q"});
+    c({"SET", "x", "x"});
+    EXPECT_EQ(run({"ZINTERSTORE", "y", "2", "y", "x"}),
+              "-WRONGTYPE Operation against a key holding the wrong kind of value");
+    EXPECT_EQ(run({"ZUNIONSTORE", "to", "3", "y", "z", "p", "WEIGHTS", "2", "1", "100"}), "4");
+    EXPECT_EQ(c({"ZRANGE", "to", "0", "-1", "WITHSCORES"}), "[r 0 s 7 p 102 q 114]");
+    EXPECT_EQ(c({"ZUNION", "3", "y", "z", "p", "WEIGHTS", "2", "1", "100", "WITHSCORES"}),
+              "[r 0 s 7 p 102 q 114]");
+    EXPECT_EQ(run({"ZINTERSTORE", "to", "3", "y", "z", "p", "AGGREGATE", "MAX"}), "1");
+    EXPECT_EQ(c({"ZRANGE", "to", "0", "-1", "WITHSCORES"}), "[q 10]");
+    EXPECT_EQ(c({"ZINTER", "3", "y", "z", "p", "AGGREGATE", "MIN", "WITHSCORES"}), "[q 1]");
+    EXPECT_EQ(c({"ZDIFF", "2", "y", "p", "WITHSCORES"}), "[r inf]");
+    EXPECT_EQ(run({"ZDIFFSTORE", "z", "2", "z", "p"}), "2");
+    EXPECT_EQ(c({"ZRANGE", "z", "0", "-1", "WITHSCORES"}), "[r -inf s 7]");
+    EXPECT_EQ(run({"ZUNIONSTORE", "y", "2", "y", "y", "AGGREGATE", "MIN"}), "3");
+    EXPECT_EQ(run({"ZRANGESTORE", "y", "y", "1", "0", "REV"}), "0");
+    EXPECT_EQ(c({"EXISTS", "y"}), "0");
+    c({"ZADD", "y", "1", "a", "2", "b", "3", "c", "4", "d", "5", "e", "6", "f"});
+    EXPECT_EQ(run({"ZRANGESTORE", "y", "y", "0", "4", "REV"}), "5");
+    EXPECT_EQ(run({"ZREMRANGEBYRANK", "y", "1", "-2"}), "3");
+    EXPECT_EQ(c({"ZRANGE", "y", "0", "-1"}), "[b f]");
+    EXPECT_EQ(run({"ZREMRANGEBYSCORE", "y", "(2", "9"}), "1");
+    EXPECT_EQ(run({"ZREMRANGEBYLEX", "y", "[a", "[b"}), "1");
+    EXPECT_EQ(c({"EXISTS", "y"}), "0");
+    c({"RPUSH", "l", "a", "b", "a", "c", "a", "a"});
+    c({"EXPIRE", "l", "1000"});
+    EXPECT_EQ(run({"LREM", "l", "-2", "a"}), "2");
+    EXPECT_EQ(c({"LRANGE", "l", "0", "-1"}), "[a b a c]");
+    EXPECT_EQ(run({"LINSERT", "l", "AFTER", "a", "x"}), "5");
+    EXPECT_EQ(run({"LINSERT", "l", "BEFORE", "c", "y"}), "6");
+    EXPECT_EQ(run({"LREM", "l", "1", "a"}), "1");
+    EXPECT_EQ(c({"LRANGE", "l", "0", "-1"}), "[x b a y c]");
+    EXPECT_GT(c.call({"TTL", "l"}).number, 900);
+    for (const char* one : {"x", "b", "a", "y"}) {
+      EXPECT_EQ(run({"LREM", "l", "-9223372036854775808", one}), "1");
+    }
+    EXPECT_EQ(run({"LREM", "l", "0", "c"}), "1");
+    EXPECT_EQ(c({"EXISTS", "l"}), "0");
+  }
+}
+
+// The server's memory may grow by so much, but for what is shared with the pool.
+class MemoryLimit {
+ public:
+  explicit MemoryLimit(uint64_t more_bytes) {
+    std::ifstream status("/proc/self/status");
+    std::string word;
+    uint64_t kib = 0;
+    while (status >> word && word != "VmData:") {
+    }
+    status >> kib;
+    ::getrlimit(RLIMIT_DATA, &before_);
+    rlimit little = before_;
+    little.rlim_cur = (kib << 10) + more_bytes;
+    ::setrlimit(RLIMIT_DATA, &little);
+  }
+  ~MemoryLimit() { ::setrlimit(RLIMIT_DATA, &before_); }
+  MemoryLimit(const MemoryLimit&) = delete;
+  MemoryLimit& operator=(const MemoryLimit&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+// What a command writes, or removes, is not collected first: collections of some 100 MB, in 64 MiB.
+TEST_P(LargeResp, WhatACommandWritesTakesBoundedMemory) {
+  if (kUnderAddressSanitizer || kUnderThreadSanitizer) GTEST_SKIP() << "they have it mapped";
+  if (GetParam() == std::string("uring")) GTEST_SKIP() << "nothing of it is the driver's";
+  config.capacity_bytes = uint64_t{3} << 30;
+  start();
+  RespClient c = resp();
+  constexpr int kNames = 1600;
+  const std::string long_text(60'000, 'n');
+  for (int i = 0; i < kNames;) {
+    std::vector<std::string> sadd = {"SADD", "set"};
+    std::vector<std::string> zadd = {"ZADD", "scores"};
+    std::vector<std::string> rpush = {"RPUSH", "list"};
+    for (int end = i + 50; i < end; ++i) {
+      const std::string name = long_text + std::to_string(i);
+      sadd.push_back(name);
+      zadd.insert(zadd.end(), {std::to_string(i), name});
+      rpush.push_back(name);
+    }
+    ASSERT_EQ(c(sadd), "50");
+    ASSERT_EQ(c(zadd), "50");
+    c(rpush);
+  }
+  c({"SADD", "other", "a", long_text + "7"});
+  c({"ZADD", "others", "3", "a", "5", long_text + "7"});
+  ::malloc_trim(0);
+  {
+    const MemoryLimit limit(uint64_t{64} << 20);
+    EXPECT_EQ(c({"SUNIONSTORE", "to", "set", "other"}), "1601");
+    EXPECT_EQ(c({"SDIFFSTORE", "to", "set", "other"}), "1599");
+    EXPECT_EQ(c({"SINTERSTORE", "to", "set", "set"}), "1600");
+    EXPECT_EQ(c({"SINTERCARD", "2", "set", "set"}), "1600");
+    EXPECT_EQ(c({"SINTERCARD", "2", "set", "set", "LIMIT", "3"}), "3");
+    EXPECT_EQ(c({"ZUNIONSTORE", "sum", "2", "scores", "others", "WEIGHTS", "2", "1"}), "1601");
+    EXPECT_EQ(c({"ZSCORE", "sum", long_text + "7"}), "19");
+    EXPECT_EQ(c({"ZREVRANGE", "sum", "0", "0", "WITHSCORES"}), "[" + long_text + "1599 3198]");
+    EXPECT_EQ(c({"ZDIFFSTORE", "sum", "2", "scores", "other"}), "1599");
+    EXPECT_EQ(c({"ZINTERSTORE", "sum", "2", "scores", "set"}), "1600");
+    EXPECT_EQ(c({"ZINTER", "2", "scores", "others", "WITHSCORES"}), "[" + long_text + "7 12]");
+    EXPECT_EQ(c({"ZRANGESTORE", "range", "scores", "1", "-1"}), "1599");
+    EXPECT_EQ(c({"ZRANGESTORE", "range", "scores", "(0", "+inf", "BYSCORE"}), "1599");
+    EXPECT_EQ(c({"ZREMRANGEBYSCORE", "range", "-inf", "(1599"}), "1598");
+    EXPECT_EQ(c({"ZREMRANGEBYRANK", "sum", "0", "-2"}), "1599");
+    EXPECT_EQ(c({"ZREMRANGEBYLEX", "scores", "-", "+"}), "1600");
+    EXPECT_EQ(c({"LINSERT", "list", "AFTER", long_text + "0", "more"}), "1601");
+    EXPECT_EQ(c({"LREM", "list", "0", "more"}), "1");
+    EXPECT_EQ(c({"COPY", "list", "copy"}), "1");
+  }
+  EXPECT_EQ(c({"SCARD", "to"}), "1600");
+  EXPECT_EQ(c({"ZRANGE", "range", "0", "-1", "WITHSCORES"}), "[" + long_text + "1599 1599]");
+  EXPECT_EQ(c({"ZRANGE", "sum", "0", "-1", "WITHSCORES"}), "[" + long_text + "1599 1600]");
+  EXPECT_EQ(c({"EXISTS", "scores"}), "0");
+  EXPECT_EQ(c({"LINDEX", "copy", "1599"}), long_text + "1599");
+}
+
+// Values of 12 MB, of which many more than 64 MiB would be read ahead, from all partitions.
+TEST_P(LargeResp, LongValuesAreReadOneAtATime) {
+  if (kUnderAddressSanitizer || kUnderThreadSanitizer) GTEST_SKIP() << "they have it mapped";
+  if (GetParam() == std::string("uring")) GTEST_SKIP() << "nothing of it is the driver's";
+  config.capacity_bytes = uint64_t{2} << 30;
+  start();
+  RespClient c = resp();
+  c({"HSET", "small", "field", "value"});
+  const std::string value(12'000'000, 'v');
+  for (int i = 0; i < 40; ++i) c({"SETRANGE", "long" + std::to_string(i), "12000000", "x"});
+  for (int i = 0; i < 10; ++i) {
+    c({"HSET", "hash", std::to_string(i), value + std::to_string(i)});
+    c({"RPUSH", "list", value + std::to_string(i)});
+  }
+  ::malloc_trim(0);
+  {
+    const MemoryLimit limit(uint64_t{64} << 20);
+    EXPECT_EQ(c({"HGETALL", "small"}), "[field value]");
+    EXPECT_EQ(c.call({"SCAN", "0", "COUNT", "1000"}).elements.at(1).elements.size(), 43U);
+    EXPECT_EQ(c({"SCAN", "0", "COUNT", "1000", "TYPE", "list"}), "[0 [list]]");
+    EXPECT_EQ(c.call({"KEYS", "*"}).elements.size(), 43U);
+    EXPECT_EQ(c({"DBSIZE"}), "43");
+    EXPECT_NE(c({"RANDOMKEY"}), "");
+    EXPECT_EQ(c({"HSCAN", "hash", "0", "MATCH", "none", "COUNT", "100"}), "[0 []]");
+    EXPECT_EQ(c({"COPY", "hash", "copy"}), "1");
+    EXPECT_EQ(c({"LREM", "list", "1", value + "0"}), "1");
+    EXPECT_EQ(c({"LINSERT", "list", "BEFORE", value + "2", "more"}), "10");
+  }
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_TRUE(c({"HGET", "copy", std::to_string(i)}) == value + std::to_string(i));
+  }
+  EXPECT_EQ(c({"LINDEX", "list", "1"}), "more");
+  EXPECT_TRUE(c({"LINDEX", "list", "9"}) == value + "9");
+  EXPECT_EQ(c({"FLUSHDB"}), "OK");
+  EXPECT_EQ(c({"DBSIZE"}), "0");
+}
+
+// What a connection holds names of is refused as a whole beyond the bound.
+TEST_P(Resp, NamesOfAConnectionAreBounded) {
+  start();
+  RespClient c = resp();
+  RespClient other = resp();
+  const std::string refused =
+      "-ERR a connection may listen to, watch or wait for 10000 names, of 4194304 bytes together";
+  const auto names = [](std::vector<std::string> words, int count, size_t bytes) {
+    for (int i = 0; i < count; ++i) {
+      const std::string number = std::to_string(i);
+      words.push_back(std::string(bytes, 'n') + number);
+    }
+    return words;
+  };
+  EXPECT_EQ(c(names({"WATCH"}, 10001, 0)), refused);
+  EXPECT_EQ(c(names({"WATCH"}, 100, 60'000)), refused);
+  EXPECT_EQ(c(names({"WATCH"}, 9000, 0)), "OK");
+  EXPECT_EQ(c(names({"WATCH"}, 10000, 0)), "OK");  // most of them again
+  EXPECT_EQ(c({"WATCH", "one more"}), refused);
+  EXPECT_EQ(c({"WATCH", "7"}), "OK");
+  other({"SET", "one more", "1"});
+  c({"MULTI"});
+  EXPECT_EQ(c({"EXEC"}), "[]");
+  EXPECT_EQ(c({"WATCH", "one more"}), "OK");
+  EXPECT_EQ(c({"UNWATCH"}), "OK");
+  std::vector<std::string> blpop = names({"BLPOP"}, 10001, 0);
+  blpop.emplace_back("0");
+  EXPECT_EQ(c(blpop), refused);
+  EXPECT_EQ(c(names({"SUBSCRIBE"}, 10001, 0)), refused);
+  EXPECT_EQ(c(names({"PSUBSCRIBE"}, 2, 3'000'000)), refused);
+  EXPECT_EQ(other({"PUBSUB", "NUMSUB", "0"}), "[0 0]");
+  EXPECT_EQ(other({"PUBSUB", "NUMPAT"}), "0");
+  c.write(names({"SUBSCRIBE"}, 10000, 0));
+  for (int i = 1; i <= 10000; ++i) ASSERT_EQ(c.read().elements.at(2).number, i);
+  EXPECT_EQ(c({"SUBSCRIBE", "0"}), "[subscribe 0 10000]");
+  EXPECT_EQ(c({"PSUBSCRIBE", "*"}), refused);
+  EXPECT_EQ(c({"UNSUBSCRIBE", "0"}), "[unsubscribe 0 9999]");
+  EXPECT_EQ(c({"PSUBSCRIBE", "*"}), "[psubscribe * 10000]");
+  EXPECT_EQ(c({"RESET"}), "RESET");
+  EXPECT_EQ(c({"SUBSCRIBE", std::string(4'194'304, 'n')}).substr(0, 12), "[subscribe n");
+  EXPECT_EQ(c({"SUBSCRIBE", "0"}), refused);
 }
 
 // Who asks for names does not wait until their values are read: those of 16 partitions, for each
