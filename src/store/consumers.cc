@@ -45,6 +45,14 @@ void StoreImpl::read_consumers() {
     if (consumers_.size() == kConsumersMax) damaged("it has more consumers than it may");
     consumers_.push_back(at);
   }
+  if (!pool_.read_only() && !consumers_.empty()) {
+    // A process that died in acknowledge() may have left a position in the caches only: durable
+    // before the log lets go of what it speaks of.
+    for (const uint64_t at : consumers_) {
+      pool_.memory().flush(pool_.at<ConsumerBlock>(at), consumer_bytes());
+    }
+    fence();
+  }
   for (uint32_t i = 0; i < root_.partitions; ++i) tell_unread(i, shards_[i]->partition);
 }
 

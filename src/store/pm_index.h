@@ -274,6 +274,7 @@ class PmPartitionIndex {
     ++set_;
     found_ = {kNone, 0};
   }
+  void remove_from_structure(uint64_t place);
   bool tell(const PlaceTable::Item& item);
   void tell_next(uint64_t count);
 

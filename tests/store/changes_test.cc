@@ -16,6 +16,7 @@
 #include "store/fixture.h"
 #include "store/replica.h"
 #include "support/errors.h"
+#include "support/failing_medium.h"
 #include "support/files.h"
 #include "support/random.h"
 
@@ -253,6 +254,47 @@ TEST_P(StoreChangesTest, ConsumersComeAndGo) {
   store.remove_consumer("a");
   EXPECT_EQ(store.consumers(), std::vector<std::string>());
   EXPECT_EQ(faults(store), "");
+}
+
+// A process dies while a consumer acknowledges. The next one finds the position, and lets go of the
+// log before it; then the power fails.
+TEST_P(StoreChangesTest, APositionThatADeadProcessStoredStays) {
+  const std::string path = dir_.file("pool");
+  const auto write_some = [&](Store& store) {
+    for (int i = 0; i < 4000; ++i) store.put(key(), std::to_string(i) + std::string(40, 'v'));
+  };
+  {
+    Pool pool = Pool::create(path, pool_options());
+    Store store = Store::create(pool, "store", options(0, 8 << 20));
+    store.add_consumer("c");
+    write_some(store);
+  }
+  FailingMedium medium(path, Domain::kLine);
+  medium.begin();
+  {
+    Pool pool = Pool::open(path, pool_options());
+    Store store = Store::open(pool, "store", options(0, 8 << 20));
+    medium.refuse_here(medium.persists(), true);
+    EXPECT_TRUE(
+        fails_with(ErrorCode::kIo, [&] { store.acknowledge("c", 0, store.next_change(0)); }));
+    ASSERT_TRUE(medium.refused());
+  }
+  medium.refuse_here(~uint64_t{0}, true);
+  std::string image;
+  {
+    Pool pool = Pool::open(path, pool_options());
+    Store store = Store::open(pool, "store", options(0, 8 << 20));
+    write_some(store);
+    EXPECT_LE(store.first_change(0), store.consumer_position("c", 0));
+    image = medium.make_image(FailingMedium::Image::kLeast, 1);
+  }
+  std::filesystem::rename(image, path);
+  medium.begin();
+  Pool pool = Pool::open(path, pool_options());
+  const Store store = Store::open(pool, "store", options(0, 8 << 20));
+  for (uint32_t i = 0; i < store.partitions(); ++i) {
+    EXPECT_LE(store.first_change(i), store.consumer_position("c", i)) << i;
+  }
 }
 
 // What is kept gives way to writes; a copy that has fallen behind is told.

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -17,6 +19,7 @@
 #include "store/fixture.h"
 #include "store/layout.h"
 #include "support/errors.h"
+#include "support/failing_medium.h"
 #include "support/files.h"
 #include "support/random.h"
 
@@ -83,6 +86,97 @@ TEST(PmPartitionIndexTest, KeysOfOneHashFollowOneAnother) {
     }
   }
 }
+
+// A process dies while it takes an entry out of the structure. The next one, which does not find it
+// any more, takes it out again; then the power fails.
+class RemovalFromPmIndex : public testing::TestWithParam<const char*> {
+ protected:
+  using Work = std::function<void(const store::PmIndex& structure, store::PmPartitionIndex& index)>;
+
+  // The index of partition 1 of a store, without the store. `changes`: what a checkpoint holds.
+  void with_index(store::PlaceTable changes, const Work& work) const {
+    Pool pool = Pool::open(path(), unsealed_store_pool(8));
+    const uint64_t at = pm::impl_of(pool).find("store")->root;
+    const auto& root = *pm::impl_of(pool).at<store::Root>(at);
+    const store::PmIndex structure(pool, root.pm_index, root.salt, at,
+                                   store::PmIndex::Structure(GetParam()));
+    store::PmPartitionIndex index(structure, kPartition);
+    index.load(1, std::move(changes));
+    work(structure, index);
+  }
+  std::string path() const { return folder_.file("pool"); }
+  static uint64_t find(const store::PmPartitionIndex& index) {
+    return index.find(kHash, [](Location) { return true; });
+  }
+
+  static constexpr uint32_t kPartition = 1;
+  static constexpr uint64_t kHash = 12345;
+  TempDir folder_;
+};
+
+TEST_P(RemovalFromPmIndex, ThatAProcessDiedInIsNotUndoneByAPowerFailure) {
+  {
+    Pool pool = Pool::create(path(), unsealed_store_pool(8));
+    Store::create(pool, "store",
+                  {.index = StoreIndex::kPm, .index_structure = GetParam(), .partitions = 2});
+  }
+  with_index({}, [](const auto&, store::PmPartitionIndex& index) {
+    index.reserve(1);
+    index.insert(kHash, Location(3, 64));
+    index.gather();
+    index.cover();
+    ASSERT_TRUE(index.tell_all());
+  });
+  const std::string before = folder_.file("before");
+  std::filesystem::copy_file(path(), before);
+  bool died = true;
+  for (uint64_t persist = 0; died; ++persist) {
+    ASSERT_LT(persist, 100U);
+    for (const bool makes_anew : {false, true}) {
+      SCOPED_TRACE(fmt::format("persist {}, index anew: {}", persist, makes_anew));
+      std::filesystem::copy_file(before, path(), std::filesystem::copy_options::overwrite_existing);
+      FailingMedium medium(path(), Domain::kLine);
+      medium.begin();
+      store::PlaceTable changes;
+      with_index({}, [&](const auto&, store::PmPartitionIndex& index) {
+        const uint64_t entry = find(index);
+        ASSERT_NE(entry, store::PmPartitionIndex::kNone);
+        index.reserve(1);
+        index.erase(entry);
+        index.gather();
+        changes = index.gathered();
+        index.cover();
+        medium.refuse_here(medium.persists() + persist, true);
+        died = fails_with(ErrorCode::kIo, [&] { index.tell_all(); });
+      });
+      medium.refuse_here(~uint64_t{0}, true);
+      std::string image;
+      with_index(std::move(changes), [&](const auto& structure, store::PmPartitionIndex& index) {
+        if (makes_anew) {
+          structure.will_forget(kPartition);
+          index.begin_anew();
+          index.clear_structure();
+        } else {
+          ASSERT_TRUE(index.tell_all());
+        }
+        image = medium.make_image(FailingMedium::Image::kLeast, 1);
+      });
+      std::filesystem::rename(image, path());
+      with_index({}, [](const auto&, const store::PmPartitionIndex& index) {
+        EXPECT_EQ(find(index), store::PmPartitionIndex::kNone);
+      });
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Structures, RemovalFromPmIndex,
+                         testing::Values("cceh", "p-clht+fc", "level+rb", "sheaf", "fast-fair"),
+                         [](const auto& one) {
+                           std::string name = one.param;
+                           std::ranges::replace_if(
+                               name, [](char c) { return c == '-' || c == '+'; }, '_');
+                           return name;
+                         });
 
 TEST(PmIndexTest, NamesAStructureFromWordsToWords) {
   EXPECT_EQ(store::PmIndex::Structure("").entry->name, "cceh");

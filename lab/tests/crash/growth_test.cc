@@ -82,11 +82,11 @@ std::vector<Growth> all_growths() {
   all.push_back({"sheaf", Kind::kU64, 0, {"grow_to", "merge", "add_directory", "replace_several"}});
   all.push_back({"plush+range", Kind::kU64, 3000, {"release_source", "reclaim_chunk"}});
   for (const char* name : {"rstore", "rstore+ordered"}) {
-    all.push_back(
-        {name,
-         Kind::kBytes,
-         600,
-         {"open_block", "close_block", "append", "note_floors", "free_block", "link_block"}});
+    all.push_back({name,
+                   Kind::kBytes,
+                   600,
+                   {"open_block", "close_block", "append", "note_floors", "free_block",
+                    "link_block", "begin_snapshot", "end_snapshot", "drop_recent"}});
   }
   all.push_back({"rstore+pm",
                  Kind::kBytes,
