@@ -128,11 +128,7 @@ std::unique_ptr<LogFile> find_log_file(const Root& root, const std::vector<std::
 // Null: none is wanted.
 std::unique_ptr<Archive> open_archive(const Root& root, const DatabaseOptions& options) {
   if (options.archive.empty()) return nullptr;
-  uint64_t head = 0;
-  if (!pm::unseal_word(root.head, kHeadSalt, head)) {
-    throw Error(ErrorCode::kCorrupt, "the root of the database is damaged");
-  }
-  return std::make_unique<Archive>(options.archive, root.salt, root.log_bytes, head * Log::kAlign);
+  return std::make_unique<Archive>(options.archive, root.salt, root.log_bytes, words_of(root).head);
 }
 
 // How often pages were met. The memory is for those that were, whatever their numbers.
@@ -263,6 +259,7 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
                                       LogFile::Use::kCreate);
     }
     archive = open_archive(root, options);
+    if (archive) archive->start();
     at = index::make_structure(pool, name, Database::kTypeName, Kind::kBytes, Kind::kBytes, &root,
                                sizeof root, kSealedBytes, blocks);
   } catch (...) {
@@ -289,8 +286,17 @@ std::unique_ptr<Engine> Engine::open(pm::PoolImpl& pool, const std::string& name
   }
   std::unique_ptr<PageStore> store;
   if (root.store_pages == 0) store = open_page_file(options.page_file, root.page_bytes, false);
-  return std::unique_ptr<Engine>(new Engine(pool, name, at, std::move(log), std::move(store),
-                                            open_archive(root, options), options));
+  const bool new_archive = !options.archive.empty() && !std::filesystem::exists(options.archive);
+  std::unique_ptr<Archive> archive = open_archive(root, options);
+  try {
+    return std::unique_ptr<Engine>(
+        new Engine(pool, name, at, std::move(log), std::move(store), std::move(archive), options));
+  } catch (...) {
+    std::error_code none;
+    const bool is_empty = std::filesystem::file_size(options.archive, none) == 0;
+    if (new_archive && is_empty) ::unlink(options.archive.c_str());
+    throw;
+  }
 }
 
 std::unique_ptr<Engine> Engine::open_damaged(pm::PoolImpl& pool, const std::string& name,
@@ -431,11 +437,15 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
   const uint64_t frames = frame_count_of(pool, root_, name);
   const bool keep = options.pm_frames && options.pm_bytes == 0 && frames != 0;
   const uint64_t wanted = keep ? frames : wanted_frames(pool, options, root_.page_bytes);
-  if (wanted != frames) resize(wanted);
   const uint64_t dram = options.dram_bytes / page_bytes;
   check_frames(dram, wanted);
   Areas areas{&root_, nullptr, nullptr, pool.follow<char>(root_.staging, page_bytes * kStagedMax),
               nullptr};
+  if (wanted != frames) {
+    // Read twice, then: with a log file that is refused, the frames may have what nothing else has.
+    log_.analyse(words_of(root_).head, [](uint64_t, uint64_t, const LogRecord&) {});
+    resize(wanted);
+  }
   if (wanted != 0) {
     areas.table = pool.follow<uint64_t>(root_.table, table_bytes_of(root_, wanted));
     if (root_.hints != 0) areas.hints = areas.table + wanted;
@@ -450,6 +460,7 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
     buffer_->on_release([this](uint64_t from, uint64_t to) { archive_->add(log_, from, to); });
   }
   buffer_->recover();
+  if (archive_) archive_->start();
   log_limit_ = log_.bytes() / 4 * (buffer_->recovery().pending() > 0 ? 3 : 2);
   set_moment_to_now();
   if (options.background) buffer_->expect_prefetch();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <new>
 #include <optional>
@@ -16,7 +17,9 @@
 
 #include "buffer/engine.h"
 #include "buffer/fixture.h"
+#include "buffer/layout.h"
 #include "buffer/log_shadow.h"
+#include "pm/layout.h"
 #include "support/errors.h"
 #include "support/files.h"
 #include "support/scale.h"
@@ -169,6 +172,53 @@ TEST_F(LogFileTest, WhatLacksAcknowledgedCommitsIsRefused) {
     byte = static_cast<char>(byte ^ 1 << random.below(8));
     write_file(log_path(), damaged);
     EXPECT_TRUE(is_refused(ErrorCode::kCorrupt, "older copy"));
+  }
+  write_file(log_path(), log_left_);
+  expect_all();
+}
+
+// The log is judged first: an opening that refuses it leaves pages in PM, batch, table, archive and
+// page store as they were, whatever else it was to do.
+TEST_F(LogFileTest, ARefusedLogHasChangedNothing) {
+  make_killed();
+  std::string left = read_file(path());
+  size_t at = 0;
+  buffer::Root root;
+  for (bool found = false; !found; at += 64) {
+    ASSERT_LT(at + sizeof root, left.size());
+    std::memcpy(&root, left.data() + at, sizeof root);
+    found = root.seal.magic == buffer::kRootMagicLogFile && root.log_in_file == 1;
+    if (found) break;
+  }
+  // A batch that a crash interrupted, whose page is another one in the page store; and a word in
+  // the table that leads nowhere.
+  root.batch = pm::seal_word(1, buffer::kBatchSalt);
+  std::memcpy(left.data() + at, &root, sizeof root);
+  const uint64_t nowhere = 0x1234'5678'9abc'def0;
+  std::memcpy(left.data() + root.table, &nowhere, sizeof nowhere);
+  write_file(path(), left);
+  write_file(log_path(), before_);
+  const std::string archive = folder_.file("archive");
+  for (const bool resize : {false, true}) {
+    for (const bool archived : {false, true}) {
+      SCOPED_TRACE(testing::Message() << resize << archived);
+      Pool pool = Pool::open(path(), small_pool());
+      const std::string before = read_file(path());
+      DatabaseOptions other = options();
+      if (resize) other.pm_bytes = uint64_t{80} * 4096;
+      if (archived) other.archive = archive;
+      EXPECT_TRUE(
+          fails_with(ErrorCode::kCorrupt, "older copy", [&] { Database::open(pool, "d", other); }));
+      EXPECT_TRUE(read_file(path()) == before);
+      EXPECT_TRUE(read_file(log_path()) == before_);
+      EXPECT_FALSE(std::filesystem::exists(archive));
+      // Sizes that cannot be are refused before, too.
+      other.dram_bytes = 0;
+      other.pm_bytes = uint64_t{8} * 4096;
+      EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, "a database needs",
+                             [&] { Database::open(pool, "d", other); }));
+      EXPECT_TRUE(read_file(path()) == before);
+    }
   }
   write_file(log_path(), log_left_);
   expect_all();
