@@ -111,15 +111,21 @@ void require_file(const pm::PoolImpl& pool, const std::string& name, const char*
                      in_file ? "a file: give its name" : "the pool: give no file"));
 }
 
-// The one among these that is the database's own, to read; else one without a file, as if it is
-// damaged.
-std::unique_ptr<LogFile> find_log_file(const Root& root, const std::vector<std::string>& files) {
+// The one among these that is the database's own, to read; else one without a file. `not_used` gets
+// a sentence for each one that may be its own, and is damaged.
+std::unique_ptr<LogFile> find_log_file(const Root& root, const std::vector<std::string>& files,
+                                       std::vector<std::string>& not_used) {
   for (const std::string& file : files) {
     try {
-      if (LogFile::salt_of(file) != root.salt) continue;
-      return std::make_unique<LogFile>(file, root.salt, root.log_bytes, LogFile::Use::kRead);
+      const std::optional<uint64_t> salt = LogFile::salt_of(file);
+      if (salt == root.salt) {
+        return std::make_unique<LogFile>(file, root.salt, root.log_bytes, LogFile::Use::kRead);
+      }
+      if (!salt)
+        not_used.push_back(fmt::format("{} is no log file, or its header is damaged", file));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kIo) throw;
+      not_used.emplace_back(error.what());
     }
   }
   return std::make_unique<LogFile>(root.log_bytes);
@@ -311,9 +317,12 @@ std::unique_ptr<Engine> Engine::open_damaged(pm::PoolImpl& pool, const std::stri
   std::unique_ptr<PageStore> store;
   if (root.store_pages == 0) store = open_page_file_to_read(page_file, root.page_bytes);
   std::unique_ptr<LogFile> log;
-  if (root.log_in_file != 0) log = find_log_file(root, log_files);
-  return std::unique_ptr<Engine>(
+  std::vector<std::string> not_used;
+  if (root.log_in_file != 0) log = find_log_file(root, log_files, not_used);
+  std::unique_ptr<Engine> engine(
       new Engine(pool, name, at, std::move(log), std::move(store), nullptr, options));
+  engine->log_files_not_used_ = std::move(not_used);
+  return engine;
 }
 
 PageFileOwner Engine::owner_of_page_file(pm::PoolImpl& pool, const std::string& name,
@@ -356,6 +365,9 @@ void Engine::salvage(
   std::vector<std::pair<std::string, uint64_t>> trees;
   bool knows_all_trees = true;
   if (log_.lacks_entries()) {
+    for (const std::string& sentence : log_files_not_used_) {
+      lost(Loss::kRange, sentence + "; it was not used");
+    }
     lost(Loss::kRange,
          "the log file does not have the last commits, or was not given: what they did may be "
          "missing, and there in part");

@@ -72,6 +72,21 @@ class LogFileTest : public testing::Test {
     }
     return result;
   }
+  // What a salvage reads of the pool, and what it says that is lost.
+  std::pair<Records, std::string> salvage(const std::vector<std::string>& log_files) const {
+    PoolOptions lenient;
+    lenient.read_only = true;
+    lenient.lenient = true;
+    Pool pool = Pool::open(path(), lenient);
+    const auto engine = buffer::Engine::open_damaged(pm::impl_of(pool), "d", "", log_files);
+    Records records;
+    std::string lost;
+    engine->salvage(
+        [](std::string_view) {},
+        [&](std::string_view key, std::string_view value) { records.emplace(key, value); },
+        [&](buffer::Loss, const std::string& sentence) { lost += sentence + ". "; });
+    return {records, lost};
+  }
   void expect_all() const {
     Pool pool = Pool::open(path(), small_pool());
     Database database = Database::open(pool, "d", options());
@@ -428,33 +443,40 @@ TEST_F(LogFileTest, CommitsShareASync) {
 // Who only reads a damaged database needs no log file, and is told what that means.
 TEST_F(LogFileTest, SalvageReadsWithItAndWithout) {
   make_killed();
-  PoolOptions lenient;
-  lenient.read_only = true;
-  lenient.lenient = true;
   const std::string pool_kept = read_file(path());
   for (const int given : {0, 1, 2}) {  // the log, none, an older copy
     SCOPED_TRACE(given);
     write_file(log_path(), given == 2 ? before_ : log_left_);
     std::vector<std::string> files;
     if (given != 1) files.push_back(log_path());
-    Pool pool = Pool::open(path(), lenient);
-    const auto engine = buffer::Engine::open_damaged(pm::impl_of(pool), "d", "", files);
-    std::string x;
-    std::string lost;
-    engine->salvage([](std::string_view) {},
-                    [&](std::string_view key, std::string_view value) {
-                      if (key == "x") x = value;
-                    },
-                    [&](buffer::Loss, const std::string& sentence) { lost += sentence; });
+    const auto [records, lost] = salvage(files);
     if (given == 0) {
-      EXPECT_EQ(x, "9");
+      EXPECT_EQ(records.at("x"), "9");
       EXPECT_EQ(lost, "");
     } else {
       EXPECT_NE(lost.find("the log file does not have the last commits"), std::string::npos);
-      EXPECT_NE(x, "");
+      EXPECT_NE(records.at("x"), "");
     }
   }
   EXPECT_EQ(read_file(path()), pool_kept);
+}
+
+// Which file it was that could not be used, and why: the user has others.
+TEST_F(LogFileTest, SalvageNamesALogFileThatItCannotUse) {
+  make_killed();
+  for (const size_t at : {0, 8, 16, 24}) {
+    SCOPED_TRACE(at);
+    std::string damaged = log_left_;
+    damaged[at] = static_cast<char>(damaged[at] ^ 1);
+    write_file(log_path(), damaged);
+    const std::string lost = salvage({log_path()}).second;
+    EXPECT_NE(lost.find(log_path()), std::string::npos) << lost;
+    EXPECT_NE(lost.find("header is damaged; it was not used"), std::string::npos) << lost;
+    EXPECT_NE(lost.find("the log file does not have the last commits"), std::string::npos);
+  }
+  write_file(log_path(), log_left_.substr(0, log_left_.size() - 4096));
+  const std::string lost = salvage({log_path()}).second;
+  EXPECT_NE(lost.find(log_path() + ": the log file: it was cut off"), std::string::npos) << lost;
 }
 
 }  // namespace
