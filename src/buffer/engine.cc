@@ -322,6 +322,7 @@ std::unique_ptr<Engine> Engine::open_damaged(pm::PoolImpl& pool, const std::stri
   std::unique_ptr<Engine> engine(
       new Engine(pool, name, at, std::move(log), std::move(store), nullptr, options));
   engine->log_files_not_used_ = std::move(not_used);
+  engine->buffer_->recovery().keep_newer();
   return engine;
 }
 
@@ -388,6 +389,13 @@ void Engine::salvage(
     salvage.walk(name, root, record, lost);
   }
   salvage.find_strays(knows_all_trees ? page_count() : 0, tree, record, lost);
+  if (const std::set<uint64_t>& newer = buffer_->recovery().kept_newer(); !newer.empty()) {
+    lost(Loss::kRange,
+         fmt::format(
+             "pages that are newer than what the log has were read as they are, {} of them, "
+             "the first one page {}: what the same commits did to other pages may be missing",
+             newer.size(), *newer.begin()));
+  }
 }
 
 // As the last commit has left it.

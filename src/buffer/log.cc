@@ -96,6 +96,7 @@ void Log::analyse(uint64_t head, const Visit& visit) {
   head_.store(head, std::memory_order_release);
   used_.store(used, std::memory_order_relaxed);
   tail_.store(lsn, std::memory_order_release);
+  read_to_ = lsn;
   if (file_) judge_file(head, used);
 }
 

@@ -110,6 +110,9 @@ class Log {
   // The LSN that the next entry will have.
   uint64_t tail() const { return tail_.load(std::memory_order_acquire); }
   uint64_t head() const { return head_.load(std::memory_order_acquire); }
+  // Where the entries ended that analyse() found. Not behind what tail() was then, and before it if
+  // entries are missing.
+  uint64_t read_to() const { return read_to_; }
   // Bytes in use from `head` on, and those that an entry may have now.
   uint64_t used() const;
   uint64_t bytes() const { return bytes_; }
@@ -162,6 +165,7 @@ class Log {
   std::unique_ptr<LogFile> file_;  // null: in PM
   uint64_t* end_ = nullptr;        // checked; of a file
   bool lacks_entries_ = false;
+  uint64_t read_to_ = kFirst;
   std::atomic<uint64_t> head_{kFirst};
   std::atomic<uint64_t> tail_{kFirst};
   std::atomic<uint64_t> used_{0};
