@@ -1,13 +1,20 @@
 // A log in a file: what is refused, what a failing file does, and that commits share its syncs.
 // (Power failures and kills of it are in power_test.cc.)
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <new>
 #include <optional>
 #include <string>
@@ -20,6 +27,7 @@
 #include "buffer/layout.h"
 #include "buffer/log_shadow.h"
 #include "pm/layout.h"
+#include "support/child.h"
 #include "support/errors.h"
 #include "support/files.h"
 #include "support/scale.h"
@@ -408,6 +416,38 @@ TEST_F(LogFileTest, AFullDiskIsToldAtTheCreation) {
   LogShadow log(log_path());
   log.fails_from = 1;  // the header
   EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { Database::create(pool, "d", options); }));
+}
+
+// The system refuses fallocate(2) from now on, as some file systems do. The C library's emulation
+// writes single bytes, which a file that was opened with O_DIRECT refuses.
+void forbid_fallocate() {
+  sock_filter refuse[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fallocate, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EOPNOTSUPP),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{static_cast<uint16_t>(std::size(refuse)), refuse};
+  ASSERT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ASSERT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+TEST_F(LogFileTest, AFileSystemWithoutFallocateIsWritten) {
+  const TempDir disk(TempDir::Place::kDisk);
+  const std::string file = disk.file("log");
+  constexpr uint64_t kBytes = uint64_t{1} << 20;
+  {
+    Child child([&](int) {
+      forbid_fallocate();
+      const buffer::LogFile made(file, 17, kBytes, buffer::LogFile::Use::kCreate);
+    });
+    EXPECT_EQ(child.wait(), 0);
+  }
+  struct stat status{};
+  ASSERT_EQ(::stat(file.c_str(), &status), 0);
+  EXPECT_EQ(status.st_size, kBytes + 4096);
+  EXPECT_GE(status.st_blocks * 512, static_cast<int64_t>(kBytes));
+  EXPECT_EQ(buffer::LogFile::salt_of(file), 17);
 }
 
 // Commits that wait for one that syncs go together in the next one.
