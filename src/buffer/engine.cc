@@ -369,9 +369,13 @@ void Engine::salvage(
     for (const std::string& sentence : log_files_not_used_) {
       lost(Loss::kRange, sentence + "; it was not used");
     }
-    lost(Loss::kRange,
-         "the log file does not have the last commits, or was not given: what they did may be "
-         "missing, and there in part");
+    lost(
+        Loss::kRange,
+        log_.has_lost_end()
+            ? "where the log ends is damaged in the pool: nobody can say whether the log file has "
+              "the last commits"
+            : "the log file does not have the last commits, or was not given: what they did may be "
+              "missing, and there in part");
   }
   TreeSalvage salvage(*buffer_);
   const auto lost_name = [&](Loss, const std::string& sentence) {

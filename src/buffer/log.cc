@@ -109,6 +109,7 @@ void Log::judge_file(uint64_t head, uint64_t used) {
                   "read with `perdure pool salvage`");
     }
     lacks_entries_ = true;  // nobody knows whether it does
+    has_lost_end_ = true;
     return;
   }
   end *= kAlign;

@@ -129,6 +129,8 @@ class Log {
   }
   // Whether a file that is only read does not hold all that it must.
   bool lacks_entries() const { return lacks_entries_; }
+  // Nor whether it does, as PM has lost where it ends.
+  bool has_lost_end() const { return has_lost_end_; }
   // Entries before `head`, an entry's LSN, may be overwritten.
   void release_before(uint64_t head);
 
@@ -165,6 +167,7 @@ class Log {
   std::unique_ptr<LogFile> file_;  // null: in PM
   uint64_t* end_ = nullptr;        // checked; of a file
   bool lacks_entries_ = false;
+  bool has_lost_end_ = false;
   uint64_t read_to_ = kFirst;
   std::atomic<uint64_t> head_{kFirst};
   std::atomic<uint64_t> tail_{kFirst};

@@ -29,6 +29,7 @@
 #include "pm/layout.h"
 #include "support/child.h"
 #include "support/errors.h"
+#include "support/failing_medium.h"
 #include "support/files.h"
 #include "support/scale.h"
 
@@ -448,6 +449,128 @@ TEST_F(LogFileTest, AFileSystemWithoutFallocateIsWritten) {
   EXPECT_EQ(status.st_size, kBytes + 4096);
   EXPECT_GE(status.st_blocks * 512, static_cast<int64_t>(kBytes));
   EXPECT_EQ(buffer::LogFile::salt_of(file), 17);
+}
+
+// Those that wait while the sync fails are told, too, and none of them is done; a later opening
+// shows of the group that was at it all or nothing.
+TEST_F(LogFileTest, WhoWaitsForASyncThatFailsIsTold) {
+  class FailsWhenAllWait final : public buffer::LogFaults {
+   public:
+    FailsWhenAllWait() { buffer::inject_log_faults(this); }
+    ~FailsWhenAllWait() override { buffer::inject_log_faults(nullptr); }
+    uint64_t write(uint64_t, const char*, uint64_t bytes) override { return bytes; }
+    void sync() override {
+      if (!armed.load()) return;
+      syncing.store(true);
+      while (!fails.load()) std::this_thread::yield();
+      throw Error(ErrorCode::kIo, "the log file: told to fail");
+    }
+    std::atomic<bool> armed{false};
+    std::atomic<bool> syncing{false};
+    std::atomic<bool> fails{false};
+  };
+  constexpr uint64_t kThreads = 8;
+  {
+    FailsWhenAllWait fault;
+    Pool pool = Pool::create(path(), small_pool());
+    Database database = Database::create(pool, "d", options());
+    for (uint64_t t = 0; t < kThreads; ++t) put(database, std::to_string(t), "sound");
+    const Tree tree = database.tree("t");
+    fault.armed.store(true);
+    std::atomic<uint64_t> about_to_commit{0};
+    std::atomic<uint64_t> told{0};
+    std::vector<std::thread> threads;
+    for (uint64_t t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        Transaction one = database.begin();
+        one.put(tree, std::to_string(t), "later");
+        one.put(tree, "more " + std::to_string(t), "later");
+        ++about_to_commit;
+        const testing::AssertionResult is_told =
+            fails_with(ErrorCode::kIo, "log file", [&] { one.commit(); });
+        EXPECT_TRUE(is_told);
+        if (is_told) ++told;
+      });
+    }
+    while (!fault.syncing.load() || about_to_commit.load() < kThreads) std::this_thread::yield();
+    fault.fails.store(true);
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(told.load(), kThreads);
+    EXPECT_EQ(statistic(database, "commits"), kThreads + 2);  // with the format and the tree
+  }
+  Pool pool = Pool::open(path(), small_pool());
+  Database database = Database::open(pool, "d", options());
+  uint64_t done = 0;
+  for (uint64_t t = 0; t < kThreads; ++t) {
+    const bool is_done = get(database, std::to_string(t)) == "later";
+    EXPECT_EQ(get(database, "more " + std::to_string(t)).has_value(), is_done) << t;
+    if (is_done) ++done;
+  }
+  EXPECT_LT(done, kThreads);  // those that waited have written nothing
+  expect_sound(database);
+}
+
+// The entry is durable in the file, and PM does not say so: the commit is kIo, and happened.
+TEST_F(LogFileTest, TheEndThatPMRefusesIsFoundInTheFile) {
+  using Image = FailingMedium::Image;
+  for (const Image kind : {Image::kLeast, Image::kAll, Image::kMixed}) {
+    SCOPED_TRACE(static_cast<int>(kind));
+    std::filesystem::remove(path());
+    std::filesystem::remove(log_path());
+    std::string image;
+    LogShadow log(log_path());
+    {
+      FailingMedium medium(path(), Domain::kLine);
+      {
+        Pool pool = Pool::create(path(), small_pool());
+        medium.begin();
+        Database database = Database::create(pool, "d", options());
+        put(database, "x", "0");
+        const Tree tree = *database.find_tree("t");
+        const uint64_t syncs = log.syncs();
+        medium.refuse_here(medium.persists(), true);
+        Transaction one = database.begin();
+        one.put(tree, "x", "1");
+        EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { one.commit(); }));
+        EXPECT_TRUE(medium.refused());
+        EXPECT_GT(log.syncs(), syncs);
+        const uint64_t points = log.points();
+        Transaction later = database.begin();
+        later.put(tree, "x", "2");
+        EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { later.commit(); }));
+        EXPECT_EQ(log.points(), points);
+        EXPECT_EQ(database.begin().get(tree, "x"), "0");
+      }
+      image = medium.make_image(kind, base_seed());
+    }
+    std::filesystem::rename(image, path());
+    Pool pool = Pool::open(path(), small_pool());
+    Database database = Database::open(pool, "d", options());
+    EXPECT_EQ(get(database, "x"), "1");
+    expect_sound(database);
+  }
+}
+
+// Each bit of the word that says where the log ends: nobody could tell an older copy of the file.
+TEST_F(LogFileTest, ADamagedEndIsRefused) {
+  make_killed();
+  const std::string left = read_file(path());
+  buffer::Root root;
+  std::memcpy(&root, left.data() + root_at(left, buffer::kRootMagicLogFile), sizeof root);
+  for (unsigned bit = 0; bit < 64; ++bit) {
+    SCOPED_TRACE(bit);
+    std::string damaged = left;
+    char& byte = damaged[root.log + bit / 8];
+    byte = static_cast<char>(byte ^ 1 << bit % 8);
+    write_file(path(), damaged);
+    EXPECT_TRUE(is_refused(ErrorCode::kCorrupt, "where the log of the database ends"));
+    if (bit % 16 != 0) continue;
+    const auto [records, lost] = salvage({log_path()});
+    EXPECT_EQ(records.at("x"), "9");
+    EXPECT_NE(lost.find("nobody can say whether"), std::string::npos) << lost;
+  }
+  write_file(path(), left);
+  expect_all();
 }
 
 // Commits that wait for one that syncs go together in the next one.
