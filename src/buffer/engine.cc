@@ -21,6 +21,8 @@ namespace perdure::buffer {
 namespace {
 
 constexpr uint64_t kLogBytesMin = uint64_t{1} << 20;
+constexpr uint64_t kLogBytesMax = uint64_t{16} << 30;
+static_assert(kLogBytesMax / 4 - Log::kAlign <= ~uint32_t{0});
 constexpr uint64_t kFramesMin = 16;
 
 [[noreturn]] void refuse(const std::string& what) {
@@ -39,6 +41,12 @@ void check_options(const DatabaseOptions& options) {
   }
   if (options.log_bytes < kLogBytesMin) {
     refuse(fmt::format("log_bytes is {}; it must be at least {}", options.log_bytes, kLogBytesMin));
+  }
+  if (options.log_bytes > kLogBytesMax) {
+    refuse(
+        fmt::format("log_bytes is {}; it must be at most {}, as an entry, of which a quarter is "
+                    "the most, has its length in 32 bits",
+                    options.log_bytes, kLogBytesMax));
   }
 }
 
@@ -748,6 +756,7 @@ uint64_t Engine::shorten_log(uint64_t pages) {
 // is at work waits at a half already: so a crash leaves room to commit in while its pages are
 // mended.
 void Engine::make_room() {
+  log_.require_lsns();
   const auto too_full = [&] { return log_.used() > log_.bytes() / 4 * 3; };
   for (int i = 0; log_.used() > log_limit_; ++i) {
     try {

@@ -87,6 +87,11 @@ class Log {
  public:
   static constexpr uint64_t kAlign = 64;
   static constexpr uint64_t kFirst = 64;  // 0 means no LSN
+  // LSNs are below: words in PM keep them, without their low bits, in 48 bits. Each opening and
+  // each commit that fails half-way takes as many as the ring has bytes. No commit begins in the
+  // last ones, which are for openings.
+  static constexpr uint64_t kLsnMax = kAlign << 48;
+  static constexpr uint64_t kLsnsForOpenings = uint64_t{1} << 50;
 
   Log(const pm::Memory& memory, char* ring, uint64_t bytes, uint64_t salt)
       : memory_(memory), ring_(ring), bytes_(bytes), salt_(salt) {}
@@ -123,6 +128,8 @@ class Log {
   void append(std::vector<char>& entry);
   void fence();
   bool is_in_file() const { return file_ != nullptr; }
+  // Throws kNoSpace if there are too few LSNs left to commit.
+  void require_lsns() const;
   // Throws kIo if the file has failed. Thread-safe.
   void require_sound() const {
     if (file_) file_->require_sound();
