@@ -10,6 +10,7 @@
 #include <cstring>
 #include <vector>
 
+#include "buffer/data_file.h"
 #include "buffer/replay.h"
 #include "perdure/error.h"
 #include "pm/checksum.h"
@@ -79,7 +80,10 @@ void Archive::read_header(uint64_t head) {
     refuse(ErrorCode::kInvalidArgument, "the file is no log archive; it was not changed");
   }
   if (header.salt != salt_) {
-    refuse(ErrorCode::kInvalidArgument, "it belongs to another database; it was not changed");
+    const bool is_bare = status.st_size == sizeof header;
+    refuse(ErrorCode::kInvalidArgument,
+           fmt::format("it belongs to another database; it was not changed{}{}",
+                       is_bare ? ". It has no entries: " : "", is_bare ? kIfLeftBehind : ""));
   }
   begin_lsn_ = header.begin;
 }

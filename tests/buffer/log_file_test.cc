@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
@@ -571,6 +572,69 @@ TEST_F(LogFileTest, ADamagedEndIsRefused) {
   }
   write_file(path(), left);
   expect_all();
+}
+
+// A creation that is killed at any write or sync of its log file leaves files, or a database that
+// opens: the next one says what is in the way, and what to do with it.
+TEST_F(LogFileTest, AKilledCreationIsInNobodysWayForLong) {
+  DatabaseOptions made = options();
+  made.page_file = folder_.file("pages");
+  made.archive = folder_.file("archive");
+  const std::vector<std::string> files = {made.page_file, made.log_file, made.archive};
+  bool complete = false;
+  uint64_t leftovers = 0;
+  uint64_t made_at_once = 0;
+  for (uint64_t last = 0; !complete && !HasFailure(); ++last) {
+    SCOPED_TRACE(last);
+    std::filesystem::remove(path());
+    for (const std::string& file : files) std::filesystem::remove(file);
+    {
+      Child child([&](int) {
+        LogShadow log(log_path());
+        log.at_point = [&](uint64_t n) {
+          if (n == last) std::_Exit(7);
+        };
+        Pool pool = Pool::create(path(), small_pool());
+        Database::create(pool, "d", made);
+      });
+      const int code = child.wait();
+      ASSERT_TRUE(code == 0 || code == 7) << code;
+      complete = code == 0;
+    }
+    Pool pool = Pool::open(path(), small_pool());
+    pool.check([](const std::string& sentence) { ADD_FAILURE() << sentence; });
+    if (!pool.structures().empty()) {
+      ++made_at_once;
+      EXPECT_TRUE(fails_with(ErrorCode::kNameExists, "open it",
+                             [&] { Database::create(pool, "d", made); }));
+    } else {
+      ++leftovers;
+      // As a user would, who is told of one file at a time.
+      for (const std::string& file : files) {
+        if (!std::filesystem::exists(file)) continue;
+        EXPECT_TRUE(
+            fails_with(file == made.archive ? ErrorCode::kInvalidArgument : ErrorCode::kExists,
+                       "remove it", [&] { Database::create(pool, "d", made); }));
+        std::filesystem::remove(file);
+      }
+      EXPECT_TRUE(pool.structures().empty());
+      Database::create(pool, "d", made);
+    }
+    Database database = Database::open(pool, "d", made);
+    put(database, "x", "1");
+    EXPECT_EQ(get(database, "x"), "1");
+    expect_sound(database);
+  }
+  EXPECT_GT(leftovers, 0);
+  EXPECT_GT(made_at_once, 2);
+  // An archive comes after the log file.
+  const std::string bare = read_file(made.archive).substr(0, 64);
+  for (const std::string& file : files) std::filesystem::remove(file);
+  write_file(made.archive, bare);
+  Pool pool = Pool::anonymous(small_pool());
+  EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, "remove it",
+                         [&] { Database::create(pool, "d", made); }));
+  EXPECT_EQ(read_file(made.archive), bare);
 }
 
 // Commits that wait for one that syncs go together in the next one.
