@@ -86,10 +86,10 @@ struct DatabaseOptions {
   std::string log_file;
 
   // Used by create() only.
-  uint32_t page_bytes = 4096;               // 4096 to 65536, a power of two
-  uint32_t checksums = 8;                   // of a page, 1 to 32, a power of two
-  uint64_t log_bytes = uint64_t{16} << 20;  // at least 1 MiB; a quarter bounds a transaction. In a
-                                            // file: whole 4 KiB
+  uint32_t page_bytes = 4096;  // 4096 to 65536, a power of two
+  uint32_t checksums = 8;      // of a page, 1 to 32, a power of two
+  // At least 1 MiB, at most 16 GiB; a quarter bounds a transaction. In a file: whole 4 KiB.
+  uint64_t log_bytes = uint64_t{16} << 20;
   uint64_t pages_max =
       // room in the pool, without page file; 0: half of the pool's capacity, or what fits in one
       // piece

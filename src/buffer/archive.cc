@@ -10,6 +10,7 @@
 #include <cstring>
 #include <vector>
 
+#include "buffer/data_file.h"
 #include "buffer/replay.h"
 #include "perdure/error.h"
 #include "pm/checksum.h"
@@ -44,12 +45,12 @@ void Archive::refuse(ErrorCode code, const std::string& what) const {
 }
 
 Archive::Archive(const std::string& path, uint64_t salt, uint64_t log_bytes, uint64_t head)
-    : subject_(path + ": the log archive"), salt_(salt), log_bytes_(log_bytes) {
+    : path_(path), subject_(path + ": the log archive"), salt_(salt), log_bytes_(log_bytes) {
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd_ < 0) pm::throw_errno("open", subject_, errno);
   try {
     pm::lock_for_writer(fd_, path, "log archive");
-    begin(path, head);
+    read_header(head);
     end_lsn_ = begin_lsn_;
     bytes_ = visit_entries(
         ~uint64_t{0}, [&](uint64_t lsn, std::string_view entry) { end_lsn_ = lsn + entry.size(); });
@@ -59,9 +60,6 @@ Archive::Archive(const std::string& path, uint64_t salt, uint64_t log_bytes, uin
                          "was used without it; move it away, and give the name of a new one",
                          end_lsn_, head));
     }
-    // The log still has what a crash has torn.
-    if (::ftruncate(fd_, static_cast<off_t>(bytes_.load())) != 0)
-      pm::throw_errno("ftruncate", subject_, errno);
   } catch (...) {
     ::close(fd_);
     throw;
@@ -70,23 +68,38 @@ Archive::Archive(const std::string& path, uint64_t salt, uint64_t log_bytes, uin
 
 Archive::~Archive() { ::close(fd_); }
 
-void Archive::begin(const std::string& path, uint64_t head) {
+void Archive::read_header(uint64_t head) {
   struct stat status{};
   if (::fstat(fd_, &status) != 0) pm::throw_errno("fstat", subject_, errno);
-  Header header{kMagic, salt_, head, log_bytes_, 0, {}};
-  if (S_ISREG(status.st_mode) && status.st_size == 0) {
-    header.checksum = checksum_of(header);
-    pm::write_at(fd_, subject_, 0, &header, sizeof header);
-    if (::fsync(fd_) != 0) pm::throw_errno("fsync", subject_, errno);
-    pm::sync_parent_of(path);
-  } else if (!S_ISREG(status.st_mode) || !read(0, &header, sizeof header) ||
-             header.magic != kMagic || header.checksum != checksum_of(header)) {
+  is_new_ = S_ISREG(status.st_mode) && status.st_size == 0;
+  begin_lsn_ = head;
+  if (is_new_) return;
+  Header header{};
+  if (!S_ISREG(status.st_mode) || !read(0, &header, sizeof header) || header.magic != kMagic ||
+      header.checksum != checksum_of(header)) {
     refuse(ErrorCode::kInvalidArgument, "the file is no log archive; it was not changed");
   }
   if (header.salt != salt_) {
-    refuse(ErrorCode::kInvalidArgument, "it belongs to another database; it was not changed");
+    const bool is_bare = status.st_size == sizeof header;
+    refuse(ErrorCode::kInvalidArgument,
+           fmt::format("it belongs to another database; it was not changed{}{}",
+                       is_bare ? ". It has no entries: " : "", is_bare ? kIfLeftBehind : ""));
   }
   begin_lsn_ = header.begin;
+}
+
+void Archive::start() {
+  if (is_new_) {
+    Header header{kMagic, salt_, begin_lsn_, log_bytes_, 0, {}};
+    header.checksum = checksum_of(header);
+    pm::write_at(fd_, subject_, 0, &header, sizeof header);
+    if (::fsync(fd_) != 0) pm::throw_errno("fsync", subject_, errno);
+    pm::sync_parent_of(path_);
+    is_new_ = false;
+  } else if (::ftruncate(fd_, static_cast<off_t>(bytes_.load())) != 0) {
+    // The log still has what a crash has torn.
+    pm::throw_errno("ftruncate", subject_, errno);
+  }
 }
 
 bool Archive::read(uint64_t at, void* to, size_t bytes) const {

@@ -17,16 +17,19 @@ namespace perdure::buffer {
 
 class Archive {
  public:
-  // Opens or makes the file, for a log that begins at `head`; what a crash has left at its end, and
-  // the log still has, is cut off. Throws kIo, kPermission, kNoSpace; kLocked (another process has
-  // it open); kInvalidArgument: the file is no archive, or that of another database: it is left as
-  // it is. kCorrupt: entries before `head` are damaged, or missing since the database was used
-  // without it: it is left as it is.
+  // Opens the file, for a log that begins at `head`; one that is not there is made, and empty.
+  // Nothing in it is changed before start(). Throws kIo, kPermission, kNoSpace; kLocked (another
+  // process has it open); kInvalidArgument: the file is no archive, or that of another database.
+  // kCorrupt: entries before `head` are damaged, or missing since the database was used without it.
   Archive(const std::string& path, uint64_t salt, uint64_t log_bytes, uint64_t head);
   ~Archive();
   Archive(const Archive&) = delete;
   Archive& operator=(const Archive&) = delete;
 
+  // Gives an empty file its header, and cuts off what a crash has left at the end, which the log
+  // still has. Before add(); does nothing when it is called again. Durable on return. Throws kIo,
+  // kNoSpace.
+  void start();
   // Adds the log's entries of [from, to). Durable on return. Throws kIo, kNoSpace.
   void add(const Log& log, uint64_t from, uint64_t to);
   // Makes a page from its records here and in the log, up to `lsn` (0: all). False if they do not
@@ -35,8 +38,8 @@ class Archive {
                  char* page) const;
 
  private:
-  // Makes the header of an empty file; else verifies it.
-  void begin(const std::string& path, uint64_t head);
+  // The header, verified, or what an empty file is to have.
+  void read_header(uint64_t head);
   // Calls `visit(lsn, entry)` for all whole entries up to the file's byte `end`, as long as none is
   // missing; returns the bytes up to the last one's end.
   template <typename Visit>
@@ -45,7 +48,9 @@ class Archive {
   bool read(uint64_t at, void* to, size_t bytes) const;
   [[noreturn]] void refuse(ErrorCode code, const std::string& what) const;
 
+  std::string path_;
   std::string subject_;  // of messages
+  bool is_new_ = false;  // it is empty
   uint64_t salt_;
   uint64_t log_bytes_;
   int fd_ = -1;

@@ -39,6 +39,11 @@ int open_data_file(const std::string& path, const char* what, bool create) {
   int file = ::open(path.c_str(), flags | O_DIRECT, 0644);
   // tmpfs and some others know no O_DIRECT; some of them have made the file by then.
   if (file < 0 && errno == EINVAL) file = ::open(path.c_str(), flags & ~O_EXCL, 0644);
+  if (file < 0 && create && errno == EEXIST) {
+    throw Error(ErrorCode::kExists,
+                fmt::format("{} is there already, and a new database needs a file of its own: {}",
+                            subject, kIfLeftBehind));
+  }
   if (file < 0) pm::throw_errno("open", subject, errno);
   bool own = false;
   try {

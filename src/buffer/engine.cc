@@ -21,6 +21,8 @@ namespace perdure::buffer {
 namespace {
 
 constexpr uint64_t kLogBytesMin = uint64_t{1} << 20;
+constexpr uint64_t kLogBytesMax = uint64_t{16} << 30;
+static_assert(kLogBytesMax / 4 - Log::kAlign <= ~uint32_t{0});
 constexpr uint64_t kFramesMin = 16;
 
 [[noreturn]] void refuse(const std::string& what) {
@@ -39,6 +41,12 @@ void check_options(const DatabaseOptions& options) {
   }
   if (options.log_bytes < kLogBytesMin) {
     refuse(fmt::format("log_bytes is {}; it must be at least {}", options.log_bytes, kLogBytesMin));
+  }
+  if (options.log_bytes > kLogBytesMax) {
+    refuse(
+        fmt::format("log_bytes is {}; it must be at most {}, as an entry, of which a quarter is "
+                    "the most, has its length in 32 bits",
+                    options.log_bytes, kLogBytesMax));
   }
 }
 
@@ -111,15 +119,21 @@ void require_file(const pm::PoolImpl& pool, const std::string& name, const char*
                      in_file ? "a file: give its name" : "the pool: give no file"));
 }
 
-// The one among these that is the database's own, to read; else one without a file, as if it is
-// damaged.
-std::unique_ptr<LogFile> find_log_file(const Root& root, const std::vector<std::string>& files) {
+// The one among these that is the database's own, to read; else one without a file. `not_used` gets
+// a sentence for each one that may be its own, and is damaged.
+std::unique_ptr<LogFile> find_log_file(const Root& root, const std::vector<std::string>& files,
+                                       std::vector<std::string>& not_used) {
   for (const std::string& file : files) {
     try {
-      if (LogFile::salt_of(file) != root.salt) continue;
-      return std::make_unique<LogFile>(file, root.salt, root.log_bytes, LogFile::Use::kRead);
+      const std::optional<uint64_t> salt = LogFile::salt_of(file);
+      if (salt == root.salt) {
+        return std::make_unique<LogFile>(file, root.salt, root.log_bytes, LogFile::Use::kRead);
+      }
+      if (!salt)
+        not_used.push_back(fmt::format("{} is no log file, or its header is damaged", file));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kIo) throw;
+      not_used.emplace_back(error.what());
     }
   }
   return std::make_unique<LogFile>(root.log_bytes);
@@ -128,11 +142,7 @@ std::unique_ptr<LogFile> find_log_file(const Root& root, const std::vector<std::
 // Null: none is wanted.
 std::unique_ptr<Archive> open_archive(const Root& root, const DatabaseOptions& options) {
   if (options.archive.empty()) return nullptr;
-  uint64_t head = 0;
-  if (!pm::unseal_word(root.head, kHeadSalt, head)) {
-    throw Error(ErrorCode::kCorrupt, "the root of the database is damaged");
-  }
-  return std::make_unique<Archive>(options.archive, root.salt, root.log_bytes, head * Log::kAlign);
+  return std::make_unique<Archive>(options.archive, root.salt, root.log_bytes, words_of(root).head);
 }
 
 // How often pages were met. The memory is for those that were, whatever their numbers.
@@ -207,6 +217,14 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
                                        const DatabaseOptions& options) {
   check_options(options);
   pool.require_writable();
+  // Before files are made: those of the database that has the name are not left over.
+  if (pool.find(name) != nullptr) {
+    throw Error(
+        ErrorCode::kNameExists,
+        fmt::format("{}: there is a structure named '{}' already; open it, or choose another "
+                    "name",
+                    pool.mapping().path(), name));
+  }
   const uint64_t page_bytes = options.page_bytes;
   const uint64_t frames = wanted_frames(pool, options, options.page_bytes);
   check_frames(options.dram_bytes / page_bytes, frames);
@@ -263,6 +281,7 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
                                       LogFile::Use::kCreate);
     }
     archive = open_archive(root, options);
+    if (archive) archive->start();
     at = index::make_structure(pool, name, Database::kTypeName, Kind::kBytes, Kind::kBytes, &root,
                                sizeof root, kSealedBytes, blocks);
   } catch (...) {
@@ -289,8 +308,17 @@ std::unique_ptr<Engine> Engine::open(pm::PoolImpl& pool, const std::string& name
   }
   std::unique_ptr<PageStore> store;
   if (root.store_pages == 0) store = open_page_file(options.page_file, root.page_bytes, false);
-  return std::unique_ptr<Engine>(new Engine(pool, name, at, std::move(log), std::move(store),
-                                            open_archive(root, options), options));
+  const bool new_archive = !options.archive.empty() && !std::filesystem::exists(options.archive);
+  std::unique_ptr<Archive> archive = open_archive(root, options);
+  try {
+    return std::unique_ptr<Engine>(
+        new Engine(pool, name, at, std::move(log), std::move(store), std::move(archive), options));
+  } catch (...) {
+    std::error_code none;
+    const bool is_empty = std::filesystem::file_size(options.archive, none) == 0;
+    if (new_archive && is_empty) ::unlink(options.archive.c_str());
+    throw;
+  }
 }
 
 std::unique_ptr<Engine> Engine::open_damaged(pm::PoolImpl& pool, const std::string& name,
@@ -305,9 +333,13 @@ std::unique_ptr<Engine> Engine::open_damaged(pm::PoolImpl& pool, const std::stri
   std::unique_ptr<PageStore> store;
   if (root.store_pages == 0) store = open_page_file_to_read(page_file, root.page_bytes);
   std::unique_ptr<LogFile> log;
-  if (root.log_in_file != 0) log = find_log_file(root, log_files);
-  return std::unique_ptr<Engine>(
+  std::vector<std::string> not_used;
+  if (root.log_in_file != 0) log = find_log_file(root, log_files, not_used);
+  std::unique_ptr<Engine> engine(
       new Engine(pool, name, at, std::move(log), std::move(store), nullptr, options));
+  engine->log_files_not_used_ = std::move(not_used);
+  engine->buffer_->recovery().keep_newer();
+  return engine;
 }
 
 PageFileOwner Engine::owner_of_page_file(pm::PoolImpl& pool, const std::string& name,
@@ -350,9 +382,16 @@ void Engine::salvage(
   std::vector<std::pair<std::string, uint64_t>> trees;
   bool knows_all_trees = true;
   if (log_.lacks_entries()) {
-    lost(Loss::kRange,
-         "the log file does not have the last commits, or was not given: what they did may be "
-         "missing, and there in part");
+    for (const std::string& sentence : log_files_not_used_) {
+      lost(Loss::kRange, sentence + "; it was not used");
+    }
+    lost(
+        Loss::kRange,
+        log_.has_lost_end()
+            ? "where the log ends is damaged in the pool: nobody can say whether the log file has "
+              "the last commits"
+            : "the log file does not have the last commits, or was not given: what they did may be "
+              "missing, and there in part");
   }
   TreeSalvage salvage(*buffer_);
   const auto lost_name = [&](Loss, const std::string& sentence) {
@@ -370,6 +409,13 @@ void Engine::salvage(
     salvage.walk(name, root, record, lost);
   }
   salvage.find_strays(knows_all_trees ? page_count() : 0, tree, record, lost);
+  if (const std::set<uint64_t>& newer = buffer_->recovery().kept_newer(); !newer.empty()) {
+    lost(Loss::kRange,
+         fmt::format(
+             "pages that are newer than what the log has were read as they are, {} of them, "
+             "the first one page {}: what the same commits did to other pages may be missing",
+             newer.size(), *newer.begin()));
+  }
 }
 
 // As the last commit has left it.
@@ -431,11 +477,15 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
   const uint64_t frames = frame_count_of(pool, root_, name);
   const bool keep = options.pm_frames && options.pm_bytes == 0 && frames != 0;
   const uint64_t wanted = keep ? frames : wanted_frames(pool, options, root_.page_bytes);
-  if (wanted != frames) resize(wanted);
   const uint64_t dram = options.dram_bytes / page_bytes;
   check_frames(dram, wanted);
   Areas areas{&root_, nullptr, nullptr, pool.follow<char>(root_.staging, page_bytes * kStagedMax),
               nullptr};
+  if (wanted != frames) {
+    // Read twice, then: with a log file that is refused, the frames may have what nothing else has.
+    log_.analyse(words_of(root_).head, [](uint64_t, uint64_t, const LogRecord&) {});
+    resize(wanted);
+  }
   if (wanted != 0) {
     areas.table = pool.follow<uint64_t>(root_.table, table_bytes_of(root_, wanted));
     if (root_.hints != 0) areas.hints = areas.table + wanted;
@@ -450,6 +500,7 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
     buffer_->on_release([this](uint64_t from, uint64_t to) { archive_->add(log_, from, to); });
   }
   buffer_->recover();
+  if (archive_) archive_->start();
   log_limit_ = log_.bytes() / 4 * (buffer_->recovery().pending() > 0 ? 3 : 2);
   set_moment_to_now();
   if (options.background) buffer_->expect_prefetch();
@@ -713,6 +764,7 @@ uint64_t Engine::shorten_log(uint64_t pages) {
 // is at work waits at a half already: so a crash leaves room to commit in while its pages are
 // mended.
 void Engine::make_room() {
+  log_.require_lsns();
   const auto too_full = [&] { return log_.used() > log_.bytes() / 4 * 3; };
   for (int i = 0; log_.used() > log_limit_; ++i) {
     try {

@@ -169,6 +169,7 @@ class Engine {
   std::unique_ptr<PageStore> store_;
   std::unique_ptr<Archive> archive_;
   std::unique_ptr<BufferPool> buffer_;
+  std::vector<std::string> log_files_not_used_;  // by who reads a damaged database, and why
 
   static constexpr uint32_t kStamps = 1 << 16;
   std::unique_ptr<std::atomic<uint64_t>[]> stamps_;

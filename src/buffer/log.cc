@@ -96,6 +96,7 @@ void Log::analyse(uint64_t head, const Visit& visit) {
   head_.store(head, std::memory_order_release);
   used_.store(used, std::memory_order_relaxed);
   tail_.store(lsn, std::memory_order_release);
+  read_to_ = lsn;
   if (file_) judge_file(head, used);
 }
 
@@ -108,6 +109,7 @@ void Log::judge_file(uint64_t head, uint64_t used) {
                   "read with `perdure pool salvage`");
     }
     lacks_entries_ = true;  // nobody knows whether it does
+    has_lost_end_ = true;
     return;
   }
   end *= kAlign;
@@ -143,6 +145,13 @@ uint64_t Log::room() const {
   return used >= bytes_ ? 0 : std::min(bytes_ - used, bytes_ / 4);
 }
 
+void Log::require_lsns() const {
+  if (tail() < kLsnMax - kLsnsForOpenings) return;
+  throw Error(ErrorCode::kNoSpace,
+              "the log of the database has used up its numbers; nothing was changed: dump the "
+              "database, and load it into a new one");
+}
+
 void Log::write(std::vector<char>& entry, EntryKind kind, uint64_t lsn) {
   entry.resize((entry.size() + kAlign - 1) / kAlign * kAlign, '\0');
   auto* header = reinterpret_cast<EntryHeader*>(entry.data());
@@ -152,6 +161,10 @@ void Log::write(std::vector<char>& entry, EntryKind kind, uint64_t lsn) {
   header->checksum = checksum_of(entry.data(), entry.size(), salt_);
   if (used() + entry.size() > bytes_) {
     throw Error(ErrorCode::kInternal, "a log entry is written where older ones are needed");
+  }
+  if (lsn + entry.size() >= kLsnMax) {
+    throw Error(ErrorCode::kNoSpace,
+                "the log of the database has used up its numbers: it cannot be opened any more");
   }
   const uint64_t at = lsn % bytes_;
   const uint64_t first = std::min<uint64_t>(entry.size(), bytes_ - at);

@@ -87,6 +87,11 @@ class Log {
  public:
   static constexpr uint64_t kAlign = 64;
   static constexpr uint64_t kFirst = 64;  // 0 means no LSN
+  // LSNs are below: words in PM keep them, without their low bits, in 48 bits. Each opening and
+  // each commit that fails half-way takes as many as the ring has bytes. No commit begins in the
+  // last ones, which are for openings.
+  static constexpr uint64_t kLsnMax = kAlign << 48;
+  static constexpr uint64_t kLsnsForOpenings = uint64_t{1} << 50;
 
   Log(const pm::Memory& memory, char* ring, uint64_t bytes, uint64_t salt)
       : memory_(memory), ring_(ring), bytes_(bytes), salt_(salt) {}
@@ -110,6 +115,9 @@ class Log {
   // The LSN that the next entry will have.
   uint64_t tail() const { return tail_.load(std::memory_order_acquire); }
   uint64_t head() const { return head_.load(std::memory_order_acquire); }
+  // Where the entries ended that analyse() found. Not behind what tail() was then, and before it if
+  // entries are missing.
+  uint64_t read_to() const { return read_to_; }
   // Bytes in use from `head` on, and those that an entry may have now.
   uint64_t used() const;
   uint64_t bytes() const { return bytes_; }
@@ -120,12 +128,16 @@ class Log {
   void append(std::vector<char>& entry);
   void fence();
   bool is_in_file() const { return file_ != nullptr; }
+  // Throws kNoSpace if there are too few LSNs left to commit.
+  void require_lsns() const;
   // Throws kIo if the file has failed. Thread-safe.
   void require_sound() const {
     if (file_) file_->require_sound();
   }
   // Whether a file that is only read does not hold all that it must.
   bool lacks_entries() const { return lacks_entries_; }
+  // Nor whether it does, as PM has lost where it ends.
+  bool has_lost_end() const { return has_lost_end_; }
   // Entries before `head`, an entry's LSN, may be overwritten.
   void release_before(uint64_t head);
 
@@ -162,6 +174,8 @@ class Log {
   std::unique_ptr<LogFile> file_;  // null: in PM
   uint64_t* end_ = nullptr;        // checked; of a file
   bool lacks_entries_ = false;
+  bool has_lost_end_ = false;
+  uint64_t read_to_ = kFirst;
   std::atomic<uint64_t> head_{kFirst};
   std::atomic<uint64_t> tail_{kFirst};
   std::atomic<uint64_t> used_{0};

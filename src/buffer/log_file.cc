@@ -104,9 +104,12 @@ std::optional<uint64_t> LogFile::salt_of(const std::string& path) {
 // file that has one is whole.
 void LogFile::make() {
   std::memset(ring_.get(), 0, bytes_);
+  // Not posix_fallocate(): where the file system has none, that writes single bytes, which O_DIRECT
+  // refuses. The zeros take the room there.
   const auto all = static_cast<off_t>(kBlock + bytes_);
-  if (const int reason = ::posix_fallocate(fd_, 0, all); reason != 0) {
-    pm::throw_errno("posix_fallocate", subject_, reason);
+  while (::fallocate(fd_, 0, 0, all) != 0) {
+    if (errno == EOPNOTSUPP || errno == ENOSYS) break;
+    if (errno != EINTR) pm::throw_errno("fallocate", subject_, errno);
   }
   put(kBlock, ring_.get(), bytes_);
   if (::fsync(fd_) != 0) pm::throw_errno("fsync", subject_, errno);

@@ -33,6 +33,16 @@ uint64_t table_salt(uint64_t frame) { return kTableSalt + (frame << 24); }
 
 }  // namespace
 
+RootWords words_of(const Root& root) {
+  RootWords words{};
+  if (!pm::unseal_word(root.head, kHeadSalt, words.head) ||
+      !pm::unseal_word(root.batch, kBatchSalt, words.staged) || words.staged > kStagedMax) {
+    throw Error(ErrorCode::kCorrupt, "the root of the database is damaged");
+  }
+  words.head *= Log::kAlign;
+  return words;
+}
+
 void tell_of_pm_frames(void (*used)()) { pm_frame_used = used; }
 
 AlignedBytes aligned_bytes(uint64_t bytes) {
@@ -90,38 +100,37 @@ void BufferPool::require_sound() const {
 }
 
 void BufferPool::recover() {
-  uint64_t head = 0;
-  uint64_t staged = 0;
-  if (!pm::unseal_word(areas_.root->head, kHeadSalt, head) ||
-      !pm::unseal_word(areas_.root->batch, kBatchSalt, staged) || staged > kStagedMax) {
-    throw Error(ErrorCode::kCorrupt, "the root of the database is damaged");
-  }
+  const auto [head, staged] = words_of(*areas_.root);
   // A process that died may have left these words in the caches only. What follows rests on them:
   // were they lost to a power failure later, the log would be read from entries that have been
   // overwritten.
   memory_.persist(&areas_.root->head, sizeof(Root) - offsetof(Root, head));
   batch_open_ = staged != 0;
   // The frames need neither the log nor what is staged. A thread is worth it for many in PM.
-  std::future<void> frames;
+  std::future<std::vector<Frame*>> frames;
   if (pm_frames() >= kManyFrames) {
     try {
-      frames = std::async(std::launch::async, [this] { find_frames(); });
+      frames = std::async(std::launch::async, [this] { return find_frames(); });
     } catch (const std::system_error&) {
       // There is no thread to be had: one after the other.
     }
   }
+  // A log in a file may be refused: then nothing has been changed, and the right file, or a
+  // salvage, finds what there was.
+  recovery_.analyse(head);
   finish_batch();
-  recovery_.analyse(head * Log::kAlign);
   log_.mark();
-  if (frames.valid()) {
-    frames.get();
-  } else {
-    find_frames();
-  }
+  const std::vector<Frame*> astray = frames.valid() ? frames.get() : find_frames();
+  // Before any page is used: a word for a page that is in another frame, too, could lead to an old
+  // version later.
+  for (const Frame* frame : astray) set_table(*frame, kNoPage);
 }
 
-// Makes the frames, and finds what those in PM hold. Nobody else uses them yet.
-void BufferPool::find_frames() {
+// Makes the frames, and finds what those in PM hold. Nobody else uses them yet. Changes nothing in
+// PM. Returns those whose words lead to no page, or to one that is in another frame: they have
+// none.
+std::vector<Frame*> BufferPool::find_frames() {
+  std::vector<Frame*> astray;
   // As the words of the root, and before any page is used: else one could be found later by a word
   // that was cleared.
   if (areas_.table != nullptr) memory_.persist(areas_.table, pm_frames() * sizeof(uint64_t));
@@ -138,13 +147,14 @@ void BufferPool::find_frames() {
     uint64_t id = 0;
     const bool sound = pm::unseal_word(word, table_salt(i - dram_frames_), id) && id != 0;
     if (!sound || find_linked(id - 1) != nullptr) {
-      set_table(frame, kNoPage);
+      astray.push_back(&frame);
       continue;
     }
     put_in(frame, id - 1);
     frame.unjudged.store(true, std::memory_order_relaxed);
     frame.latch.open();
   }
+  return astray;
 }
 
 // Frames that nobody has judged lose their words: they may hold what an unfinished commit has left,

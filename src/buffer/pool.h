@@ -103,6 +103,13 @@ struct Areas {
   uint64_t* hints;  // as many words as there are frames; null: there are none
 };
 
+// Where the log begins, and how many pages are staged. Throws kCorrupt if the root is damaged.
+struct RootWords {
+  uint64_t head;
+  uint64_t staged;
+};
+RootWords words_of(const Root& root);
+
 struct PoolCounters {
   std::atomic<uint64_t> misses{0};
   std::atomic<uint64_t> promotions{0};
@@ -121,8 +128,8 @@ class BufferPool {
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
-  // Before first use: finishes a batch that a crash interrupted, reads the log, and finds the pages
-  // in PM.
+  // Before first use: reads the log, finishes a batch that a crash interrupted, and finds the pages
+  // in PM. Throws as Log::analyse(), before anything is changed.
   void recover();
 
   // The page in a frame, judged; unpin() it. Throws kCorrupt, kIo, kPoolFull (all frames are
@@ -249,7 +256,7 @@ class BufferPool {
   void set_table(const Frame& frame, uint64_t id);
   uint64_t number_of(const Frame& frame) const { return static_cast<uint64_t>(&frame - frames_); }
 
-  void find_frames();
+  std::vector<Frame*> find_frames();
   void forget_unjudged();
   void finish_batch();
   bool stage(Frame& frame, uint64_t id, uint64_t slot);

@@ -57,6 +57,7 @@ void Recovery::analyse(uint64_t head) {
   log_.analyse(head, [&](uint64_t entry, uint64_t lsn, const LogRecord& record) {
     pages_.note(record.header.page, entry, lsn);
   });
+  open_tail_ = log_.tail();
   pages_.flush();
   settled_ = std::make_unique<std::atomic<bool>[]>(pages_.size());
   pending_count_.store(pages_.size(), std::memory_order_release);
@@ -153,6 +154,12 @@ bool Recovery::is_sound(uint64_t id, const char* page) const {
   return format_.is_sound(page, id) && is_well_formed(format_, page);
 }
 
+bool Recovery::keeps(uint64_t id, const char* page, uint64_t older) {
+  if (!keeps_newer_ || header_of(page).lsn < older || !is_sound(id, page)) return false;
+  kept_newer_.insert(id);
+  return true;
+}
+
 PartMask Recovery::replay(uint64_t id, char* page, const Chain& chain, uint64_t known) {
   PartMask touched = 0;
   std::vector<char> buffer;
@@ -175,6 +182,7 @@ void Recovery::fetch(uint64_t id, char* page, const char* ahead) {
   const bool pending = find(id, expected);
   if (!pending) {
     if (ahead != page) store_.read(id, page);
+    if (keeps(id, page, log_.read_to())) return;
     const bool sound = is_sound(id, page) && header_of(page).lsn < log_.tail();
     if (sound) return;
     if (archive_ && archive_(id, 0, page)) {
@@ -182,6 +190,13 @@ void Recovery::fetch(uint64_t id, char* page, const char* ahead) {
       return;
     }
     damaged(id, "is damaged in the page file");
+  }
+  if (keeps_newer_ && ahead == nullptr) {
+    try {
+      store_.read(id, page);
+      if (keeps(id, page, expected.lsn + 1)) return;
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): told below if it is needed
+    }
   }
   const Chain chain = chain_of(id, expected.lsn, 0);
   if (chain.whole) {
@@ -215,6 +230,7 @@ PartMask Recovery::judge(uint64_t id, char* page, char* scratch) {
   const bool pending = find(id, expected);
   const uint64_t lsn = header_of(page).lsn;
   const bool sound = is_sound(id, page);
+  if (lsn < open_tail_ && keeps(id, page, log_.read_to())) return 0;
   if (sound && (pending ? lsn == expected.lsn : lsn < open_head_)) {
     counters_.right.fetch_add(1, std::memory_order_relaxed);
     return 0;

@@ -23,6 +23,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <unordered_set>
 #include <vector>
 
@@ -123,6 +124,20 @@ class Recovery {
   using Archive = std::function<bool(uint64_t id, uint64_t lsn, char* page)>;
   void set_archive(Archive archive) { archive_ = std::move(archive); }
 
+  // For who reads a damaged database with a log that is torn, or an older copy: pages that are
+  // sound and newer than what the log has are taken as they are, and noted. After analyse(); by one
+  // thread only, which also does all else then.
+  //
+  // What such a page may hold: in the page store, what a commit has left that was durable in the
+  // log as it was then, as no page gets there before (no-steal), and what was undone never does. In
+  // a frame, one that is below the end of the log, which moves when an entry is durable: the same,
+  // or what a commit that failed had written before it was undone, if a power failure came right
+  // after it; only the entries could tell. From the end on it may be of a commit that was not
+  // durable when the process died: that is not taken. The pages are of different moments then: what
+  // the commits that changed them have done to other pages may be missing.
+  void keep_newer() { keeps_newer_ = true; }
+  const std::set<uint64_t>& kept_newer() const { return kept_newer_; }
+
   const RecoveryCounters& counters() const { return counters_; }
   RecoveryCounters& counters() { return counters_; }
 
@@ -138,12 +153,17 @@ class Recovery {
   PartMask replay(uint64_t id, char* page, const Chain& chain, uint64_t known);
   // Whether this is page `id` as something has written it: its checksums fit, and it may be read.
   bool is_sound(uint64_t id, const char* page) const;
+  // Whether it is to be taken as it is, from where nothing is that is not durable.
+  bool keeps(uint64_t id, const char* page, uint64_t older);
   [[noreturn]] void damaged(uint64_t id, const char* what) const;
 
   const PageFormat& format_;
   Log& log_;
   PageStore& store_;
   uint64_t open_head_ = 0;
+  uint64_t open_tail_ = 0;  // before the opening's mark
+  bool keeps_newer_ = false;
+  std::set<uint64_t> kept_newer_;
   NamedPages pages_;
   std::unique_ptr<std::atomic<bool>[]> settled_;  // of each of them
   std::atomic<uint64_t> pending_count_{0};

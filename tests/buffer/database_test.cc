@@ -13,8 +13,11 @@
 
 #include "buffer/btree/node.h"
 #include "buffer/fixture.h"
+#include "buffer/layout.h"
+#include "buffer/log.h"
 #include "buffer/page.h"
 #include "buffer/replay.h"
+#include "pm/layout.h"
 #include "support/data.h"
 #include "support/errors.h"
 #include "support/files.h"
@@ -714,6 +717,69 @@ TEST_F(DatabaseTest, AnArchiveWithAGapIsRefused) {
   }
   options.archive = folder.file("archive");
   EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { Database::open(pool_, "d", options); }));
+}
+
+// A quarter of a longer one is more than an entry's length can say.
+TEST_F(DatabaseTest, ALogThatTheFormatCannotHoldIsRefused) {
+  const TempDir folder;
+  DatabaseOptions options = small_database();
+  options.log_file = folder.file("log");
+  for (const uint64_t bytes : {(uint64_t{16} << 30) + 4096, uint64_t{1} << 40}) {
+    options.log_bytes = bytes;
+    EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, "log_bytes",
+                           [&] { Database::create(pool_, "d", options); }));
+    EXPECT_FALSE(std::filesystem::exists(options.log_file));
+  }
+}
+
+// Of LSNs there are 2^54: where they end, commits are refused while openings still have some.
+TEST_F(DatabaseTest, LsnsThatAreUsedUpAreSaid) {
+  const TempDir folder;
+  const std::string path = folder.file("pool");
+  const auto begin_at = [&](uint64_t lsn) {
+    std::string content = read_file(path);
+    for (size_t at = 0; at + sizeof(buffer::Root) <= content.size(); at += 64) {
+      buffer::Root root;
+      std::memcpy(&root, content.data() + at, sizeof root);
+      if (root.seal.magic != buffer::kRootMagic || root.page_bytes != 4096) continue;
+      root.head = pm::seal_word(lsn / buffer::Log::kAlign, buffer::kHeadSalt);
+      std::memcpy(content.data() + at, &root, sizeof root);
+      write_file(path, content);
+      return;
+    }
+    FAIL() << "no database";
+  };
+  const auto put = [](Database& database, const char* value) {
+    database.transact([&](Transaction& one) { one.put(*database.find_tree("t"), "x", value); });
+  };
+  {
+    Pool pool = Pool::create(path, small_pool());
+    Database database = Database::create(pool, "d", small_database());
+    database.tree("t");
+    put(database, "1");
+  }
+  const uint64_t last = buffer::Log::kLsnMax - buffer::Log::kLsnsForOpenings;
+  begin_at(last - (uint64_t{4} << 20));
+  {
+    Pool pool = Pool::open(path, small_pool());
+    Database database = Database::open(pool, "d", small_database());
+    put(database, "2");
+  }
+  begin_at(last);
+  {
+    Pool pool = Pool::open(path, small_pool());
+    Database database = Database::open(pool, "d", small_database());
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_TRUE(
+          fails_with(ErrorCode::kNoSpace, "used up its numbers", [&] { put(database, "3"); }));
+    }
+    EXPECT_EQ(database.begin().get(*database.find_tree("t"), "x"), "2");
+    expect_sound(database);
+  }
+  begin_at(buffer::Log::kLsnMax - 64);
+  Pool pool = Pool::open(path, small_pool());
+  EXPECT_TRUE(fails_with(ErrorCode::kNoSpace, "used up its numbers",
+                         [&] { Database::open(pool, "d", small_database()); }));
 }
 
 TEST_F(DatabaseTest, ACreationThatFailsLeavesNothing) {

@@ -1,12 +1,21 @@
 // A log in a file: what is refused, what a failing file does, and that commits share its syncs.
 // (Power failures and kills of it are in power_test.cc.)
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <new>
 #include <optional>
 #include <string>
@@ -16,8 +25,12 @@
 
 #include "buffer/engine.h"
 #include "buffer/fixture.h"
+#include "buffer/layout.h"
 #include "buffer/log_shadow.h"
+#include "pm/layout.h"
+#include "support/child.h"
 #include "support/errors.h"
+#include "support/failing_medium.h"
 #include "support/files.h"
 #include "support/scale.h"
 
@@ -68,6 +81,31 @@ class LogFileTest : public testing::Test {
       return testing::AssertionFailure() << "the file was changed";
     }
     return result;
+  }
+  // Where the root of the only database is in the content of a pool.
+  static size_t root_at(const std::string& content, uint64_t magic) {
+    for (size_t at = 0; at + sizeof(buffer::Root) <= content.size(); at += 64) {
+      buffer::Root root;
+      std::memcpy(&root, content.data() + at, sizeof root);
+      if (root.seal.magic == magic && root.log_in_file <= 1) return at;
+    }
+    ADD_FAILURE() << "no database";
+    return 0;
+  }
+  // What a salvage reads of the pool, and what it says that is lost.
+  std::pair<Records, std::string> salvage(const std::vector<std::string>& log_files) const {
+    PoolOptions lenient;
+    lenient.read_only = true;
+    lenient.lenient = true;
+    Pool pool = Pool::open(path(), lenient);
+    const auto engine = buffer::Engine::open_damaged(pm::impl_of(pool), "d", "", log_files);
+    Records records;
+    std::string lost;
+    engine->salvage(
+        [](std::string_view) {},
+        [&](std::string_view key, std::string_view value) { records.emplace(key, value); },
+        [&](buffer::Loss, const std::string& sentence) { lost += sentence + ". "; });
+    return {records, lost};
   }
   void expect_all() const {
     Pool pool = Pool::open(path(), small_pool());
@@ -169,6 +207,48 @@ TEST_F(LogFileTest, WhatLacksAcknowledgedCommitsIsRefused) {
     byte = static_cast<char>(byte ^ 1 << random.below(8));
     write_file(log_path(), damaged);
     EXPECT_TRUE(is_refused(ErrorCode::kCorrupt, "older copy"));
+  }
+  write_file(log_path(), log_left_);
+  expect_all();
+}
+
+// The log is judged first: an opening that refuses it leaves pages in PM, batch, table, archive and
+// page store as they were, whatever else it was to do.
+TEST_F(LogFileTest, ARefusedLogHasChangedNothing) {
+  make_killed();
+  std::string left = read_file(path());
+  const size_t at = root_at(left, buffer::kRootMagicLogFile);
+  buffer::Root root;
+  std::memcpy(&root, left.data() + at, sizeof root);
+  // A batch that a crash interrupted, whose page is another one in the page store; and a word in
+  // the table that leads nowhere.
+  root.batch = pm::seal_word(1, buffer::kBatchSalt);
+  std::memcpy(left.data() + at, &root, sizeof root);
+  const uint64_t nowhere = 0x1234'5678'9abc'def0;
+  std::memcpy(left.data() + root.table, &nowhere, sizeof nowhere);
+  write_file(path(), left);
+  write_file(log_path(), before_);
+  const std::string archive = folder_.file("archive");
+  for (const bool resize : {false, true}) {
+    for (const bool archived : {false, true}) {
+      SCOPED_TRACE(testing::Message() << resize << archived);
+      Pool pool = Pool::open(path(), small_pool());
+      const std::string before = read_file(path());
+      DatabaseOptions other = options();
+      if (resize) other.pm_bytes = uint64_t{80} * 4096;
+      if (archived) other.archive = archive;
+      EXPECT_TRUE(
+          fails_with(ErrorCode::kCorrupt, "older copy", [&] { Database::open(pool, "d", other); }));
+      EXPECT_TRUE(read_file(path()) == before);
+      EXPECT_TRUE(read_file(log_path()) == before_);
+      EXPECT_FALSE(std::filesystem::exists(archive));
+      // Sizes that cannot be are refused before, too.
+      other.dram_bytes = 0;
+      other.pm_bytes = uint64_t{8} * 4096;
+      EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, "a database needs",
+                             [&] { Database::open(pool, "d", other); }));
+      EXPECT_TRUE(read_file(path()) == before);
+    }
   }
   write_file(log_path(), log_left_);
   expect_all();
@@ -340,6 +420,223 @@ TEST_F(LogFileTest, AFullDiskIsToldAtTheCreation) {
   EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { Database::create(pool, "d", options); }));
 }
 
+// The system refuses fallocate(2) from now on, as some file systems do. The C library's emulation
+// writes single bytes, which a file that was opened with O_DIRECT refuses.
+void forbid_fallocate() {
+  sock_filter refuse[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fallocate, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EOPNOTSUPP),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{static_cast<uint16_t>(std::size(refuse)), refuse};
+  ASSERT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ASSERT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+TEST_F(LogFileTest, AFileSystemWithoutFallocateIsWritten) {
+  const TempDir disk(TempDir::Place::kDisk);
+  const std::string file = disk.file("log");
+  constexpr uint64_t kBytes = uint64_t{1} << 20;
+  {
+    Child child([&](int) {
+      forbid_fallocate();
+      const buffer::LogFile made(file, 17, kBytes, buffer::LogFile::Use::kCreate);
+    });
+    EXPECT_EQ(child.wait(), 0);
+  }
+  struct stat status{};
+  ASSERT_EQ(::stat(file.c_str(), &status), 0);
+  EXPECT_EQ(status.st_size, kBytes + 4096);
+  EXPECT_GE(status.st_blocks * 512, static_cast<int64_t>(kBytes));
+  EXPECT_EQ(buffer::LogFile::salt_of(file), 17);
+}
+
+// Those that wait while the sync fails are told, too, and none of them is done; a later opening
+// shows of the group that was at it all or nothing.
+TEST_F(LogFileTest, WhoWaitsForASyncThatFailsIsTold) {
+  class FailsWhenAllWait final : public buffer::LogFaults {
+   public:
+    FailsWhenAllWait() { buffer::inject_log_faults(this); }
+    ~FailsWhenAllWait() override { buffer::inject_log_faults(nullptr); }
+    uint64_t write(uint64_t, const char*, uint64_t bytes) override { return bytes; }
+    void sync() override {
+      if (!armed.load()) return;
+      syncing.store(true);
+      while (!fails.load()) std::this_thread::yield();
+      throw Error(ErrorCode::kIo, "the log file: told to fail");
+    }
+    std::atomic<bool> armed{false};
+    std::atomic<bool> syncing{false};
+    std::atomic<bool> fails{false};
+  };
+  constexpr uint64_t kThreads = 8;
+  {
+    FailsWhenAllWait fault;
+    Pool pool = Pool::create(path(), small_pool());
+    Database database = Database::create(pool, "d", options());
+    for (uint64_t t = 0; t < kThreads; ++t) put(database, std::to_string(t), "sound");
+    const Tree tree = database.tree("t");
+    fault.armed.store(true);
+    std::atomic<uint64_t> about_to_commit{0};
+    std::atomic<uint64_t> told{0};
+    std::vector<std::thread> threads;
+    for (uint64_t t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        Transaction one = database.begin();
+        one.put(tree, std::to_string(t), "later");
+        one.put(tree, "more " + std::to_string(t), "later");
+        ++about_to_commit;
+        const testing::AssertionResult is_told =
+            fails_with(ErrorCode::kIo, "log file", [&] { one.commit(); });
+        EXPECT_TRUE(is_told);
+        if (is_told) ++told;
+      });
+    }
+    while (!fault.syncing.load() || about_to_commit.load() < kThreads) std::this_thread::yield();
+    fault.fails.store(true);
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(told.load(), kThreads);
+    EXPECT_EQ(statistic(database, "commits"), kThreads + 2);  // with the format and the tree
+  }
+  Pool pool = Pool::open(path(), small_pool());
+  Database database = Database::open(pool, "d", options());
+  uint64_t done = 0;
+  for (uint64_t t = 0; t < kThreads; ++t) {
+    const bool is_done = get(database, std::to_string(t)) == "later";
+    EXPECT_EQ(get(database, "more " + std::to_string(t)).has_value(), is_done) << t;
+    if (is_done) ++done;
+  }
+  EXPECT_LT(done, kThreads);  // those that waited have written nothing
+  expect_sound(database);
+}
+
+// The entry is durable in the file, and PM does not say so: the commit is kIo, and happened.
+TEST_F(LogFileTest, TheEndThatPMRefusesIsFoundInTheFile) {
+  using Image = FailingMedium::Image;
+  for (const Image kind : {Image::kLeast, Image::kAll, Image::kMixed}) {
+    SCOPED_TRACE(static_cast<int>(kind));
+    std::filesystem::remove(path());
+    std::filesystem::remove(log_path());
+    std::string image;
+    LogShadow log(log_path());
+    {
+      FailingMedium medium(path(), Domain::kLine);
+      {
+        Pool pool = Pool::create(path(), small_pool());
+        medium.begin();
+        Database database = Database::create(pool, "d", options());
+        put(database, "x", "0");
+        const Tree tree = *database.find_tree("t");
+        const uint64_t syncs = log.syncs();
+        medium.refuse_here(medium.persists(), true);
+        Transaction one = database.begin();
+        one.put(tree, "x", "1");
+        EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { one.commit(); }));
+        EXPECT_TRUE(medium.refused());
+        EXPECT_GT(log.syncs(), syncs);
+        const uint64_t points = log.points();
+        Transaction later = database.begin();
+        later.put(tree, "x", "2");
+        EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { later.commit(); }));
+        EXPECT_EQ(log.points(), points);
+        EXPECT_EQ(database.begin().get(tree, "x"), "0");
+      }
+      image = medium.make_image(kind, base_seed());
+    }
+    std::filesystem::rename(image, path());
+    Pool pool = Pool::open(path(), small_pool());
+    Database database = Database::open(pool, "d", options());
+    EXPECT_EQ(get(database, "x"), "1");
+    expect_sound(database);
+  }
+}
+
+// Each bit of the word that says where the log ends: nobody could tell an older copy of the file.
+TEST_F(LogFileTest, ADamagedEndIsRefused) {
+  make_killed();
+  const std::string left = read_file(path());
+  buffer::Root root;
+  std::memcpy(&root, left.data() + root_at(left, buffer::kRootMagicLogFile), sizeof root);
+  for (unsigned bit = 0; bit < 64; ++bit) {
+    SCOPED_TRACE(bit);
+    std::string damaged = left;
+    char& byte = damaged[root.log + bit / 8];
+    byte = static_cast<char>(byte ^ 1 << bit % 8);
+    write_file(path(), damaged);
+    EXPECT_TRUE(is_refused(ErrorCode::kCorrupt, "where the log of the database ends"));
+    if (bit % 16 != 0) continue;
+    const auto [records, lost] = salvage({log_path()});
+    EXPECT_EQ(records.at("x"), "9");
+    EXPECT_NE(lost.find("nobody can say whether"), std::string::npos) << lost;
+  }
+  write_file(path(), left);
+  expect_all();
+}
+
+// A creation that is killed at any write or sync of its log file leaves files, or a database that
+// opens: the next one says what is in the way, and what to do with it.
+TEST_F(LogFileTest, AKilledCreationIsInNobodysWayForLong) {
+  DatabaseOptions made = options();
+  made.page_file = folder_.file("pages");
+  made.archive = folder_.file("archive");
+  const std::vector<std::string> files = {made.page_file, made.log_file, made.archive};
+  bool complete = false;
+  uint64_t leftovers = 0;
+  uint64_t made_at_once = 0;
+  for (uint64_t last = 0; !complete && !HasFailure(); ++last) {
+    SCOPED_TRACE(last);
+    std::filesystem::remove(path());
+    for (const std::string& file : files) std::filesystem::remove(file);
+    {
+      Child child([&](int) {
+        LogShadow log(log_path());
+        log.at_point = [&](uint64_t n) {
+          if (n == last) std::_Exit(7);
+        };
+        Pool pool = Pool::create(path(), small_pool());
+        Database::create(pool, "d", made);
+      });
+      const int code = child.wait();
+      ASSERT_TRUE(code == 0 || code == 7) << code;
+      complete = code == 0;
+    }
+    Pool pool = Pool::open(path(), small_pool());
+    pool.check([](const std::string& sentence) { ADD_FAILURE() << sentence; });
+    if (!pool.structures().empty()) {
+      ++made_at_once;
+      EXPECT_TRUE(fails_with(ErrorCode::kNameExists, "open it",
+                             [&] { Database::create(pool, "d", made); }));
+    } else {
+      ++leftovers;
+      // As a user would, who is told of one file at a time.
+      for (const std::string& file : files) {
+        if (!std::filesystem::exists(file)) continue;
+        EXPECT_TRUE(
+            fails_with(file == made.archive ? ErrorCode::kInvalidArgument : ErrorCode::kExists,
+                       "remove it", [&] { Database::create(pool, "d", made); }));
+        std::filesystem::remove(file);
+      }
+      EXPECT_TRUE(pool.structures().empty());
+      Database::create(pool, "d", made);
+    }
+    Database database = Database::open(pool, "d", made);
+    put(database, "x", "1");
+    EXPECT_EQ(get(database, "x"), "1");
+    expect_sound(database);
+  }
+  EXPECT_GT(leftovers, 0);
+  EXPECT_GT(made_at_once, 2);
+  // An archive comes after the log file.
+  const std::string bare = read_file(made.archive).substr(0, 64);
+  for (const std::string& file : files) std::filesystem::remove(file);
+  write_file(made.archive, bare);
+  Pool pool = Pool::anonymous(small_pool());
+  EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, "remove it",
+                         [&] { Database::create(pool, "d", made); }));
+  EXPECT_EQ(read_file(made.archive), bare);
+}
+
 // Commits that wait for one that syncs go together in the next one.
 TEST_F(LogFileTest, CommitsShareASync) {
   class SlowSync final : public buffer::LogFaults {
@@ -378,33 +675,87 @@ TEST_F(LogFileTest, CommitsShareASync) {
 // Who only reads a damaged database needs no log file, and is told what that means.
 TEST_F(LogFileTest, SalvageReadsWithItAndWithout) {
   make_killed();
-  PoolOptions lenient;
-  lenient.read_only = true;
-  lenient.lenient = true;
   const std::string pool_kept = read_file(path());
   for (const int given : {0, 1, 2}) {  // the log, none, an older copy
     SCOPED_TRACE(given);
     write_file(log_path(), given == 2 ? before_ : log_left_);
     std::vector<std::string> files;
     if (given != 1) files.push_back(log_path());
-    Pool pool = Pool::open(path(), lenient);
-    const auto engine = buffer::Engine::open_damaged(pm::impl_of(pool), "d", "", files);
-    std::string x;
-    std::string lost;
-    engine->salvage([](std::string_view) {},
-                    [&](std::string_view key, std::string_view value) {
-                      if (key == "x") x = value;
-                    },
-                    [&](buffer::Loss, const std::string& sentence) { lost += sentence; });
+    const auto [records, lost] = salvage(files);
     if (given == 0) {
-      EXPECT_EQ(x, "9");
+      EXPECT_EQ(records.at("x"), "9");
       EXPECT_EQ(lost, "");
     } else {
       EXPECT_NE(lost.find("the log file does not have the last commits"), std::string::npos);
-      EXPECT_NE(x, "");
+      EXPECT_NE(records.at("x"), "");
     }
   }
   EXPECT_EQ(read_file(path()), pool_kept);
+}
+
+// Pages in frames or in the page store that are newer than a torn or older log: each is what a
+// commit that was acknowledged has left, and is read as it is.
+TEST_F(LogFileTest, SalvageKeepsPagesThatAreNewerThanTheLog) {
+  for (const bool in_file : {true, false}) {
+    for (const bool in_frame : {true, false}) {
+      SCOPED_TRACE(testing::Message()
+                   << "log in file " << in_file << ", page in frame " << in_frame);
+      // A log in PM does not say where it ends: what is behind the damage may be unfinished.
+      if (in_frame && !in_file) continue;
+      std::filesystem::remove(path());
+      std::filesystem::remove(log_path());
+      DatabaseOptions made = in_file ? options() : small_database();
+      if (in_frame) made.dram_bytes = 0;
+      std::string log;
+      std::string left;
+      {
+        Pool pool = Pool::create(path(), small_pool());
+        const auto engine = buffer::Engine::create(pm::impl_of(pool), "d", made);
+        const uint64_t root = engine->make_tree("t");
+        engine->checkpoint();
+        for (const char* value : {"value one", "value two", "value three"}) {
+          if (in_file && value == std::string("value three")) log = read_file(log_path());
+          const buffer::Writes writes = {{root, {{"x", value}, {"y", value}}}};
+          buffer::Engine::Commit request;
+          request.writes = &writes;
+          engine->commit(request);
+        }
+        if (!in_frame) engine->buffer().clean(1024);  // the head stays
+        left = read_file(path());
+        if (!in_file) {
+          buffer::Root words;
+          std::memcpy(&words, left.data() + root_at(left, buffer::kRootMagic), sizeof words);
+          const size_t at = left.find("value three", words.log);
+          ASSERT_LT(at, words.log + words.log_bytes);
+          left[at] = 'V';
+        }
+      }
+      write_file(path(), left);
+      if (in_file) write_file(log_path(), log);
+      const auto [records, lost] = salvage({log_path()});
+      EXPECT_EQ(records, (Records{{"x", "value three"}, {"y", "value three"}}));
+      EXPECT_NE(lost.find("newer than what the log has"), std::string::npos) << lost;
+      EXPECT_EQ(lost.find("damaged"), std::string::npos) << lost;
+    }
+  }
+}
+
+// Which file it was that could not be used, and why: the user has others.
+TEST_F(LogFileTest, SalvageNamesALogFileThatItCannotUse) {
+  make_killed();
+  for (const size_t at : {0, 8, 16, 24}) {
+    SCOPED_TRACE(at);
+    std::string damaged = log_left_;
+    damaged[at] = static_cast<char>(damaged[at] ^ 1);
+    write_file(log_path(), damaged);
+    const std::string lost = salvage({log_path()}).second;
+    EXPECT_NE(lost.find(log_path()), std::string::npos) << lost;
+    EXPECT_NE(lost.find("header is damaged; it was not used"), std::string::npos) << lost;
+    EXPECT_NE(lost.find("the log file does not have the last commits"), std::string::npos);
+  }
+  write_file(log_path(), log_left_.substr(0, log_left_.size() - 4096));
+  const std::string lost = salvage({log_path()}).second;
+  EXPECT_NE(lost.find(log_path() + ": the log file: it was cut off"), std::string::npos) << lost;
 }
 
 }  // namespace

@@ -1,8 +1,11 @@
-// Databases whose pool or page file was damaged: whatever has become of their bytes, opening,
-// checking, reading, writing and closing one is a described error, or right. Where no checksum was
-// made right again, what is read is what was written.
+// Databases whose pool, page file or log file was damaged: whatever has become of their bytes,
+// opening, checking, reading, writing and closing one is a described error, or right. Where no
+// checksum was made right again, what is read is what was written; with damage in the log file
+// alone it is all that was acknowledged, or the file is refused.
 //
-// An input is a list of edits to a sound database, which was closed or left by a process that died.
+// An input is a list of edits to a sound database, which was closed or left by a process that died,
+// with its log in the pool or in a file.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -14,10 +17,13 @@
 #include <utility>
 #include <vector>
 
+#include "buffer/log.h"
+#include "buffer/log_file.h"
 #include "buffer/page.h"
 #include "fuzz/edits.h"
 #include "perdure/database.h"
 #include "perdure/error.h"
+#include "pm/checksum.h"
 #include "pm/layout.h"
 #include "support/damage.h"
 #include "support/files.h"
@@ -38,6 +44,7 @@ const TempDir& folder() {
 }
 std::string pool_path() { return folder().file("pool"); }
 std::string pages_path() { return folder().file("pages"); }
+std::string log_path() { return folder().file("log"); }
 
 PoolOptions pool_options() {
   PoolOptions options;
@@ -46,9 +53,10 @@ PoolOptions pool_options() {
   return options;
 }
 
-DatabaseOptions database_options() {
+DatabaseOptions database_options(bool log_in_file) {
   DatabaseOptions options;
   options.page_file = pages_path();
+  if (log_in_file) options.log_file = log_path();
   options.dram_bytes = uint64_t{16} * 4096;
   options.pm_bytes = uint64_t{24} * 4096;
   options.log_bytes = uint64_t{1} << 20;
@@ -68,13 +76,21 @@ std::string value_of(uint64_t number, uint64_t version) {
   return key_of(number) + "=" + std::to_string(version) + std::string(bytes, 'v');
 }
 
+// How a database was left.
+struct Made {
+  bool closed;
+  bool log_in_file;
+};
+
 // A database as files hold it, and the values that each key has had; the last one is what it has.
 struct Sound {
   SoundPool pool;     // of which only the image and the places in use matter
   std::string pages;  // the page file
+  std::string log;    // the log file
   std::map<std::string, std::vector<std::string>> written;
   std::set<std::string> erased;
-  std::vector<uint64_t> frames;  // where pages lie in the pool's image
+  std::vector<uint64_t> frames;   // where pages lie in the pool's image
+  std::vector<uint64_t> entries;  // where whole entries lie in the log file
 };
 
 void write_records(Database& database, Sound& sound) {
@@ -100,27 +116,42 @@ void write_records(Database& database, Sound& sound) {
   }
 }
 
-// `closed`: cleanly; else as the death of its process leaves it, with changes in frames and in the
-// log.
-Sound make_sound(bool closed) {
-  std::remove(pool_path().c_str());
-  std::remove(pages_path().c_str());
-  Sound sound{{kName, Kind::kBytes, Kind::kBytes, {}, {}, kKeys, {}}, {}, {}, {}, {}};
+void find_entries(Sound& sound) {
+  constexpr uint64_t kRing = buffer::LogFile::kBlock;
+  uint64_t salt = 0;
+  std::memcpy(&salt, sound.log.data() + sizeof(uint64_t), sizeof salt);
+  for (uint64_t at = kRing; at < sound.log.size(); at += buffer::Log::kAlign) {
+    buffer::EntryHeader header;
+    std::memcpy(&header, sound.log.data() + at, sizeof header);
+    const bool fits = header.bytes >= buffer::Log::kAlign && at + header.bytes <= sound.log.size();
+    if (fits && buffer::Log::entry_is_sound(sound.log.data() + at, header.bytes, salt)) {
+      sound.entries.push_back(at);
+    }
+  }
+}
+
+// Closed cleanly, or as the death of its process leaves it, with changes in frames and in the log.
+Sound make_sound(Made made) {
+  for (const std::string& path : {pool_path(), pages_path(), log_path()}) {
+    std::remove(path.c_str());
+  }
+  Sound sound{{kName, Kind::kBytes, Kind::kBytes, {}, {}, kKeys, {}}, {}, {}, {}, {}, {}, {}};
+  const auto take = [&] {
+    sound.pool.image = read_file(pool_path());
+    sound.pages = read_file(pages_path());
+    if (made.log_in_file) sound.log = read_file(log_path());
+  };
   {
     Pool pool = Pool::create(pool_path(), pool_options());
-    std::optional<Database> database = Database::create(pool, kName, database_options());
+    std::optional<Database> database =
+        Database::create(pool, kName, database_options(made.log_in_file));
     write_records(*database, sound);
-    if (!closed) {
-      sound.pool.image = read_file(pool_path());
-      sound.pages = read_file(pages_path());
-    }
+    if (!made.closed) take();
     database.reset();
     pool.close();
   }
-  if (closed) {
-    sound.pool.image = read_file(pool_path());
-    sound.pages = read_file(pages_path());
-  }
+  if (made.closed) take();
+  if (made.log_in_file) find_entries(sound);
   pm::PoolHeader header;
   std::memcpy(&header, sound.pool.image.data(), sizeof header);
   const std::string zeros(64, '\0');
@@ -134,9 +165,10 @@ Sound make_sound(bool closed) {
   return sound;
 }
 
-const Sound& sound_of(bool closed) {
-  static const Sound all[] = {make_sound(false), make_sound(true)};
-  return all[closed ? 1 : 0];
+const Sound& sound_of(Made made) {
+  static const Sound all[] = {make_sound({false, false}), make_sound({true, false}),
+                              make_sound({false, true}), make_sound({true, true})};
+  return all[(made.closed ? 1 : 0) + (made.log_in_file ? 2 : 0)];
 }
 
 // A change of a page, whose checksums are made right again if `seal`: numbers in the first part of
@@ -162,14 +194,60 @@ void edit_page(Input& input, bool seal, char* page) {
   if (seal) kFormat.seal(page, kFormat.all_parts());
 }
 
+// A change of the log file, whose checksums are made right again if `seal`: of its header, of an
+// entry's header or records, of any byte, of a sector, or of where it ends.
+void edit_log(Input& input, bool seal, const Sound& sound, std::string& log) {
+  constexpr uint64_t kSector = 512;
+  const auto how = input.take<uint8_t>();
+  const auto number = input.take<uint16_t>();
+  const uint64_t entry = sound.entries[number % sound.entries.size()];
+  if (how % 8 == 0) {
+    log.resize(how / 8 % 4 == 0 ? number % sound.log.size() : log.size() + number);
+    return;
+  }
+  log.resize(std::max(log.size(), sound.log.size()));
+  buffer::EntryHeader header;
+  std::memcpy(&header, sound.log.data() + entry, sizeof header);
+  const bool of_header = how % 8 == 1;
+  uint64_t at = of_header ? how / 8 % 4 * 8 : entry + input.take<uint16_t>() % (header.bytes - 8);
+  if (how % 8 == 2) at = entry + how / 8 % 3 * 8;
+  if (how % 8 == 3) {
+    const uint64_t to = at / kSector * kSector;
+    const uint64_t from = sound.entries[how / 8 % sound.entries.size()] / kSector * kSector;
+    std::memcpy(log.data() + to, sound.log.data() + from, kSector);
+  } else if (how % 8 == 4) {
+    std::memset(log.data() + at / kSector * kSector, 0, kSector);
+  } else if (how % 8 == 5) {
+    log[at] = static_cast<char>(log[at] ^ 1 << how / 8 % 8);
+  } else {
+    const auto word = input.take<uint64_t>();
+    std::memcpy(log.data() + at, &word, sizeof word);
+  }
+  if (!seal) return;
+  uint64_t words[4];
+  std::memcpy(words, log.data(), sizeof words);  // magic, salt, log_bytes, checksum
+  if (of_header) {
+    words[3] = pm::checksum64(words, 3 * sizeof words[0], words[0]);
+    std::memcpy(log.data(), words, sizeof words);
+    return;
+  }
+  std::memcpy(&header, log.data() + entry, sizeof header);
+  if (header.bytes < sizeof header || entry + header.bytes > log.size()) return;
+  header.checksum = pm::checksum64(log.data() + entry + sizeof header.checksum,
+                                   header.bytes - sizeof header.checksum, words[1]);
+  std::memcpy(log.data() + entry, &header, sizeof header);
+}
+
 [[noreturn]] void fail(const std::string& what) {
   std::fprintf(stderr, "%s\n", what.c_str());
   std::abort();
 }
 
 struct Damage {
-  bool closed;
-  bool sealed;  // something was made to look right
+  Made made;
+  bool sealed;       // something was made to look right
+  bool spares_pool;  // and page file: it is in the log file alone
+  bool has_everything() const { return made.closed || (made.log_in_file && spares_pool); }
 };
 
 void judge(const Sound& sound, const Damage& damage, const std::string& key,
@@ -179,12 +257,12 @@ void judge(const Sound& sound, const Damage& damage, const std::string& key,
   if (!value) {
     const bool is_there = found != sound.written.end() && !sound.erased.contains(key);
     // What the death of a process left at the end of the log may have been damaged: then it looks
-    // torn.
-    if (is_there && damage.closed) fail("'" + key + "' is missing, and nobody said why");
+    // torn. A log in a file is refused then.
+    if (is_there && damage.has_everything()) fail("'" + key + "' is missing, and nobody said why");
     return;
   }
   if (found == sound.written.end()) fail("'" + key + "' was never written");
-  if (damage.closed) {
+  if (damage.has_everything()) {
     if (sound.erased.contains(key)) fail("'" + key + "' was erased");
     if (*value != found->second.back()) fail("'" + key + "' has another value");
     return;
@@ -238,7 +316,7 @@ void live_with_it(const Sound& sound, Damage damage) {
   for (int opening = 0; opening < 2; ++opening) {
     try {
       Pool pool = Pool::open(pool_path(), pool_options());
-      Database database = Database::open(pool, kName, database_options());
+      Database database = Database::open(pool, kName, database_options(damage.made.log_in_file));
       read(database, sound, damage);
       try {
         database.check([](const std::string&) {});
@@ -255,16 +333,22 @@ void live_with_it(const Sound& sound, Damage damage) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input(data, size);
-  Damage damage{input.take<uint8_t>() % 2 == 1, false};
-  const Sound& sound = sound_of(damage.closed);
+  const auto made = input.take<uint8_t>();
+  Damage damage{{made % 2 == 1, made / 2 % 2 == 1}, false, true};
+  const Sound& sound = sound_of(damage.made);
   std::string image = sound.pool.image;
   std::string pages = sound.pages;
+  std::string log = sound.log;
   Random random(size);
   for (int edits = 0; edits < 8 && !input.empty(); ++edits) {
     const auto what = input.take<uint8_t>();
     const bool seal = what / 8 % 2 == 1;
     const auto number = input.take<uint16_t>();
-    if (what % 8 < 3) {
+    const bool of_log = damage.made.log_in_file && what >= 128;
+    damage.spares_pool &= of_log;
+    if (of_log) {
+      edit_log(input, seal, sound, log);
+    } else if (what % 8 < 3) {
       const uint64_t page = number % (pages.size() / kFormat.page_bytes());
       edit_page(input, seal, pages.data() + page * kFormat.page_bytes());
     } else if (what % 8 < 5 && !sound.frames.empty()) {
@@ -278,6 +362,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   write_file(pool_path(), image);
   write_file(pages_path(), pages);
+  if (damage.made.log_in_file) write_file(log_path(), log);
   live_with_it(sound, damage);
   return 0;
 }
