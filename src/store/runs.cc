@@ -75,7 +75,6 @@ void Runs::begin(const std::function<bool(uint64_t generation)>& nobody_wrote_si
   uint64_t seen = 0;
   has_gap_ = !pm::unseal_word(seen_, kRunSalt, seen) || !nobody_wrote_since(seen);
   const bool drops = evicts || has_gap_;
-  bool stored = false;
   for (uint64_t i = 0; i < slots_; ++i) {
     RunSlot& one = *slot(i);
     if (!is_noted(one)) continue;
@@ -91,11 +90,15 @@ void Runs::begin(const std::function<bool(uint64_t generation)>& nobody_wrote_si
     if (!drops && goes_on) ending_.push_back(i);
     if (!drops && goes_on && !serves_early) continue;
     forget_ends(one);
-    stored = true;
   }
-  // Before this run writes, or evicts, anything; and before it is noted that somebody was there who
-  // has seen to that, after which no other opening would.
-  if (stored) pool_.memory().fence();
+  if (!read_only_ && slots_ != 0) {
+    // All of it: a process that died may have left an end that it took back, or one that it noted,
+    // in the caches only, and this one would find nothing to do. Before this run writes, or evicts,
+    // anything; and before it is noted that somebody was there who has seen to that, after which no
+    // other opening would.
+    pool_.memory().flush(slot(0), slots_ * slot_bytes(partitions_));
+    pool_.memory().fence();
+  }
   // Before anything is written by which the store would seem to have been closed by somebody else.
   if (!read_only_ && slots_ != 0 && note_seen()) pool_.memory().fence();
 }

@@ -26,6 +26,8 @@
 //   A run that evicts, of which the log does not tell, takes the ends from all that are noted before it begins.
 //   An earlier version, which knows of no runs, may do all of that and take nothing. So each opening notes, in a store that
 //     has a list, that it was there. One that finds that somebody may have been there since takes the ends from all.
+//   A process that dies may leave an end that it noted or took back in the caches only. The next one finds it as it
+//     is there, and would do nothing more: so each opening makes all of the list durable.
 //   A list whose header is damaged says nothing: no run is known, and none is noted any more.
 #pragma once
 

@@ -19,6 +19,7 @@
 #include "store/layout.h"
 #include "store/store_impl.h"
 #include "support/errors.h"
+#include "support/failing_medium.h"
 #include "support/files.h"
 
 namespace perdure::test {
@@ -308,6 +309,56 @@ TEST_P(StoreRunsTest, AnEndThatIsTooHighDoesNotOutliveAnOpeningThatWasCutShort) 
   store::StoreImpl::before_recovery = nullptr;
   copy("killed", "pool");
   opened([&](Store& store) { EXPECT_TRUE(refused(store, "b1")); });
+}
+
+// As before; but it is the process that dies, wherever it is in that opening. What it has stored
+// the next one finds in the caches, comes beyond the end, and then the power fails.
+TEST_P(StoreRunsTest, AnEndThatADeadProcessTookBackStaysAway) {
+  make();
+  opened([&](Store& store) {
+    store.backup(file("b0"));
+    write(store, 50, "both");
+  });
+  opened([&](Store& store) { store.put("both", "1"); });
+  copy("pool", "older");
+  opened([&](Store& store) {
+    write(store, 50, "lost");
+    store.backup(file("b1"));
+  });
+  opened([&](Store& store) { EXPECT_TRUE(store.can_back_up_since()); });
+  const std::string ended = read_file(file("pool"));
+  const size_t at = list_at(ended);
+  std::string image = read_file(file("older"));
+  put_list(image, ended, at);
+  bool died = true;
+  for (uint64_t n = 0; died; ++n) {
+    SCOPED_TRACE(n);
+    ASSERT_LT(n, 1000U);
+    write_file(file("pool"), image);
+    FailingMedium medium(file("pool"), Domain::kLine);
+    medium.begin();
+    medium.refuse_here(n, true);
+    try {
+      Pool pool = Pool::open(file("pool"), pool_options());
+      const Store store = Store::open(pool, "store", options());
+    } catch (const Error& error) {
+      ASSERT_EQ(error.code(), ErrorCode::kIo) << error.what();
+    }
+    died = medium.refused();
+    medium.refuse_here(~uint64_t{0}, true);
+    std::string left;
+    {
+      Pool pool = Pool::open(file("pool"), pool_options());
+      Store store = Store::open(pool, "store", options());
+      write(store, 50, "new");
+      write(store, 50, "newer");
+      left = medium.make_image(FailingMedium::Image::kLeast, 1);
+    }
+    std::filesystem::rename(left, file("pool"));
+    Pool pool = Pool::open(file("pool"), pool_options());
+    Store store = Store::open(pool, "store", options());
+    ASSERT_TRUE(refused(store, "b1"));
+  }
 }
 
 // An earlier version, which takes no ends and notes nothing, was there and has evicted.
