@@ -47,7 +47,12 @@ void HashIndex::rebuild(std::span<const uint64_t> words, uint64_t entries, uint6
 void HashIndex::insert(uint64_t hash, Location location) {
   const uint64_t tag = tag_of(hash);
   uint64_t i = home(tag);
-  while (entries_[i] != 0 && entries_[i] >> kTagShift <= tag) ++i;
+  const uint64_t far = i + kFar;
+  while (entries_[i] != 0 && entries_[i] >> kTagShift <= tag) {
+    if (++i != far) continue;
+    i = first_not_below(i, tag + 1);
+    break;
+  }
   uint64_t end = i;
   while (entries_[end] != 0) ++end;
   std::memmove(&entries_[i + 1], &entries_[i], (end - i) * sizeof(uint64_t));

@@ -59,12 +59,14 @@ class HashIndex {
   static constexpr uint64_t kNone = ~uint64_t{0};
   template <typename IsIt>
   uint64_t find(uint64_t hash, IsIt is_it) const {
+    const uint64_t far = first_place(hash) + kFar;
     for (uint64_t first = first_place(hash);; first += kAtOnce) {
       for (uint32_t same = with_tag(first, hash); same != 0; same &= same - 1) {
         const uint64_t i = first + static_cast<uint64_t>(std::countr_zero(same));
         if (is_it(Location::of_word(entries_[i]))) return i;
       }
       if (ends_before(first + kAtOnce, hash)) return kNone;
+      if (first == far) first = first_not_below(first + kAtOnce, tag_of(hash)) - kAtOnce;
     }
   }
   // Where entries with the hash's tag may begin; which of the eight places from one on have such, a
@@ -74,6 +76,9 @@ class HashIndex {
   // of what comes after, such as the next lookup, is lost. An entry behind its home has no gap
   // before it, and others of its tag have the same home: what has the tag here counts.
   static constexpr uint64_t kAtOnce = 8;  // nearly all stand no further away
+  // Where a run is so long that it is searched by halves. Records that come in the order of their
+  // tags, as from another store, make one of all that have come since the table grew.
+  static constexpr uint64_t kFar = 4 * kAtOnce;
   uint64_t first_place(uint64_t hash) const { return home(tag_of(hash)); }
   bool ends_before(uint64_t place, uint64_t hash) const {
     const uint64_t last = entries_[place - 1];
@@ -144,7 +149,7 @@ class HashIndex {
   template <typename Visit>
   uint64_t for_some(uint64_t first_tag, uint64_t count, Visit visit) const {
     uint64_t last_tag = first_tag;
-    for (uint64_t i = home(first_tag); i < places_; ++i) {
+    for (uint64_t i = first_not_below(home(first_tag), first_tag); i < places_; ++i) {
       const uint64_t word = entries_[i];
       const uint64_t tag = tag_of_word(word);
       if (word == 0 || tag < first_tag) continue;
@@ -162,7 +167,8 @@ class HashIndex {
   static constexpr uint64_t kTags = uint64_t{1} << 27;
   template <typename Visit>
   void for_tags(uint64_t first, uint64_t end, Visit visit) const {
-    for (uint64_t i = first >= kTags ? places_ : home(first); i < places_; ++i) {
+    if (first >= kTags) return;
+    for (uint64_t i = first_not_below(home(first), first); i < places_; ++i) {
       const uint64_t entry = entries_[i];
       if (entry == 0) continue;
       const uint64_t tag = entry >> kTagShift;
@@ -179,6 +185,21 @@ class HashIndex {
   static constexpr int kTagShift = 37;
 
   uint64_t home(uint64_t tag) const { return tag * length_ >> 27; }
+  // The first place from one on that is empty or has this tag or a higher one. `from`: at the tag's
+  // home or behind it. An entry there with a lower tag has no gap between its home and itself, nor
+  // a higher tag: so all places up to it have lower tags, and it can be sought by halves.
+  uint64_t first_not_below(uint64_t from, uint64_t tag) const {
+    const auto is_below = [&](uint64_t place) {
+      return place < places_ && entries_[place] != 0 && entries_[place] >> kTagShift < tag;
+    };
+    uint64_t step = 1;  // all before `from` are below
+    for (; is_below(from + step - 1); step *= 2) from += step;
+    while (step > 1) {
+      step /= 2;
+      if (is_below(from + step - 1)) from += step;
+    }
+    return from;
+  }
   // Whether so many inserts, wherever they are, end before the table does. Its last place is always
   // empty.
   bool ends_with_room(uint64_t count) const {

@@ -907,6 +907,7 @@ inline bool Partition::get_plain(uint64_t hash, std::string_view key, Found& out
   constexpr uint16_t kPlain = kSupersedes | kGroupGoesOn;
   const HashIndex& index = index_.hash();
   // One body for all of them: as a function that find() calls it would be one.
+  const uint64_t far = index.first_place(hash) + HashIndex::kFar;
   for (uint64_t first = index.first_place(hash);; first += HashIndex::kAtOnce) {
     for (uint32_t same = index.with_tag(first, hash); same != 0; same &= same - 1) {
       const Location location = index.at(first + static_cast<uint64_t>(std::countr_zero(same)));
@@ -932,7 +933,7 @@ inline bool Partition::get_plain(uint64_t hash, std::string_view key, Found& out
       if (config_.evicts) note_use(location);
       return true;
     }
-    if (index.ends_before(first + HashIndex::kAtOnce, hash)) [[unlikely]]
+    if (index.ends_before(first + HashIndex::kAtOnce, hash) || first == far) [[unlikely]]
       return false;
   }
 }
