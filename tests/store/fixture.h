@@ -20,6 +20,28 @@ struct StoreCase {
 inline void PrintTo(const StoreCase& one, std::ostream* out) { *out << one.name; }
 inline std::string name_of(const testing::TestParamInfo<StoreCase>& one) { return one.param.name; }
 
+// A parameter of tests that run with each index.
+inline std::string name_of_index(const testing::TestParamInfo<StoreIndex>& index) {
+  switch (index.param) {
+    case StoreIndex::kPm:
+      return "Pm";
+    case StoreIndex::kOrdered:
+      return "Ordered";
+    default:
+      return "Hash";
+  }
+}
+
+// Of a store in which a few hundred writes reach compaction, and growth of an index in PM.
+inline StoreOptions tiny_store(StoreIndex index, uint32_t partitions) {
+  StoreOptions options{.index = index, .partitions = partitions, .block_bytes = 1024};
+  options.garbage_percent = 10;
+  if (index == StoreIndex::kPm) {
+    options.index_structure = "cceh:segment_buckets=16,initial_depth=1";
+  }
+  return options;
+}
+
 // A pool that grows in small steps, in domain `line`.
 inline PoolOptions store_pool(uint64_t mebibytes) {
   PoolOptions options;

@@ -313,13 +313,9 @@ TEST_P(StoreHandOverTest, LeavesNothingToTheFenceOfTheNextOwner) {
   FailingMedium medium(path, Domain::kLine);
   Pool pool = Pool::create(path, store_pool(8));
   medium.begin();
-  StoreOptions options{.index = GetParam(), .partitions = 4, .block_bytes = 1024};
-  options.garbage_percent = 10;
+  StoreOptions options = tiny_store(GetParam(), 4);
   options.index_snapshot_percent = 5;
   options.workers = 2;
-  if (GetParam() == StoreIndex::kPm) {
-    options.index_structure = "cceh:segment_buckets=16,initial_depth=1";
-  }
   const auto store = store::StoreImpl::create(pool, "s", options);
   std::atomic<uint64_t> handed_over{0};
   std::atomic<uint64_t> unfenced{0};
@@ -360,11 +356,7 @@ TEST_P(StoreHandOverTest, LeavesNothingToTheFenceOfTheNextOwner) {
 
 INSTANTIATE_TEST_SUITE_P(Indexes, StoreHandOverTest,
                          testing::Values(StoreIndex::kHash, StoreIndex::kOrdered, StoreIndex::kPm),
-                         [](const testing::TestParamInfo<StoreIndex>& index) {
-                           return index.param == StoreIndex::kPm        ? "Pm"
-                                  : index.param == StoreIndex::kOrdered ? "Ordered"
-                                                                        : "Hash";
-                         });
+                         name_of_index);
 
 }  // namespace
 }  // namespace perdure::test

@@ -17,6 +17,7 @@
 #include "lab/crash/scratch_folder.h"
 #include "lab/crash/subject.h"
 #include "lab/seam/runtime.h"
+#include "store/fixture.h"
 
 namespace perdure::lab::crash {
 namespace {
@@ -444,12 +445,8 @@ class RunsSubject final : public StoreSubject {
 };
 
 StoreOptions small(StoreIndex index, uint32_t partitions) {
-  StoreOptions options{.index = index, .partitions = partitions, .block_bytes = 1024};
+  StoreOptions options = test::tiny_store(index, partitions);
   options.recovery_threads = 1;
-  options.garbage_percent = 10;
-  if (index == StoreIndex::kPm) {
-    options.index_structure = "cceh:segment_buckets=16,initial_depth=1";
-  }
   return options;
 }
 
@@ -480,11 +477,7 @@ TEST_P(StoreCrash, ACacheHasTheLastValueOrNone) {
 
 INSTANTIATE_TEST_SUITE_P(Indexes, StoreCrash,
                          testing::Values(StoreIndex::kHash, StoreIndex::kOrdered, StoreIndex::kPm),
-                         [](const testing::TestParamInfo<StoreIndex>& index) {
-                           return index.param == StoreIndex::kPm        ? "Pm"
-                                  : index.param == StoreIndex::kOrdered ? "Ordered"
-                                                                        : "Hash";
-                         });
+                         test::name_of_index);
 
 }  // namespace
 }  // namespace perdure::lab::crash

@@ -16,6 +16,7 @@
 #include "lab/crash/subject.h"
 #include "lab/seam/runtime.h"
 #include "perdure/store.h"
+#include "store/fixture.h"
 #include "store/store_impl.h"
 
 namespace perdure::lab::crash {
@@ -99,12 +100,8 @@ class WorkersSubject final : public Subject {
   };
 
   StoreOptions options() const {
-    StoreOptions options{.index = index_, .partitions = kPartitions, .block_bytes = 1024};
+    StoreOptions options = test::tiny_store(index_, kPartitions);
     options.recovery_threads = 1;
-    options.garbage_percent = 10;
-    if (index_ == StoreIndex::kPm) {
-      options.index_structure = "cceh:segment_buckets=16,initial_depth=1";
-    }
     return options;
   }
 
@@ -215,11 +212,7 @@ TEST_P(StoreWorkersCrash, PartitionsThatMoveKeepWhatWasAcknowledged) {
 
 INSTANTIATE_TEST_SUITE_P(Indexes, StoreWorkersCrash,
                          testing::Values(StoreIndex::kHash, StoreIndex::kOrdered, StoreIndex::kPm),
-                         [](const testing::TestParamInfo<StoreIndex>& index) {
-                           return index.param == StoreIndex::kPm        ? "Pm"
-                                  : index.param == StoreIndex::kOrdered ? "Ordered"
-                                                                        : "Hash";
-                         });
+                         test::name_of_index);
 
 }  // namespace
 }  // namespace perdure::lab::crash
