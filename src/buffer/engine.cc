@@ -218,13 +218,7 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
   check_options(options);
   pool.require_writable();
   // Before files are made: those of the database that has the name are not left over.
-  if (pool.find(name) != nullptr) {
-    throw Error(
-        ErrorCode::kNameExists,
-        fmt::format("{}: there is a structure named '{}' already; open it, or choose another "
-                    "name",
-                    pool.mapping().path(), name));
-  }
+  pool.require_new_name(name);
   const uint64_t page_bytes = options.page_bytes;
   const uint64_t frames = wanted_frames(pool, options, options.page_bytes);
   check_frames(options.dram_bytes / page_bytes, frames);

@@ -224,6 +224,8 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   const DirectoryEntry& require(std::string_view name, std::string_view type, uint8_t key_kind,
                                 uint8_t value_kind) const;
   [[noreturn]] void throw_no_such_name(std::string_view name) const;
+  // Throws kInvalidArgument (a bad name), kNameExists.
+  void require_new_name(std::string_view name) const;
   // A free entry for a structure about to be made. The thread has no transaction of the heap, for
   // where there is none the directory gets another block. Throws kNameExists, kInvalidArgument (bad
   // name), kPoolFull (or all that there may be are in use), kNoSpace, kReadOnly.
@@ -303,8 +305,6 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   bool is_sound(uint32_t entry) const;
   // The same while others may be rewriting the entry: a whole one is seen soon.
   bool becomes_sound(uint32_t entry) const;
-  // Throws kInvalidArgument, kNameExists.
-  void require_new_name(std::string_view name) const;
   static DirectoryEntry sealed(DirectoryEntry entry, uint32_t number);
   // What is to be written to the entry for its structure to have this name.
   DirectoryEntry renamed(uint32_t number, std::string_view name);
