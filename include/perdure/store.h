@@ -91,12 +91,12 @@ struct StoreOptions {
   // open() would have reported is then an error of each call that needs the partition. A process
   // must not fork() before the store is_ready(). Of this opening.
   bool serve_early = false;
-  // Who works on the partitions. 0: whoever calls, which costs a latch; best for plain calls, of
-  // many threads, too. Else so many worker threads, each of which owns a part of the partitions:
-  // calls go to them as messages, and what arrives together becomes durable by one fence; best for
-  // tasks, which run there without a message, and for calls of several records by few threads. A
-  // plain call waits for its answer, and is woken for it if it finds no processor free. Of this
-  // opening.
+  // Who works on the partitions. 0: whoever calls, which costs a latch; best for plain calls. Else
+  // so many worker threads, each of which owns a part of the partitions: calls go to them as
+  // messages, and what arrives together becomes durable by one fence; best for tasks, which run
+  // there without a message. Who calls while a worker sleeps works on its partitions in its place,
+  // on what others have asked for meanwhile, too: functions that were given to modify() and the
+  // like may be called by the thread of another call. Of this opening.
   uint32_t workers = 0;
   // Whether workers that have more to do than others give partitions away.
   bool balance = false;

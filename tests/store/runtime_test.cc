@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "perdure/error.h"
@@ -278,6 +279,72 @@ TEST(Runtime, LosesNoWakeUp) {
   threads.clear();
   EXPECT_EQ(counters.total(), kRounds / 2 * 3);
   EXPECT_GT(runtime.statistics().workers[0].sleeps, 0U);
+}
+
+// Nobody has to wake a worker for a call, and a caller that has its turn is the worker.
+TEST(Runtime, CallersServeWorkersThatSleep) {
+  Counters counters;
+  Runtime runtime({.workers = 2, .spin_ns = 1000}, counters);
+  uint64_t served = 0;
+  for (uint32_t round = 0; served < 20; ++round) {
+    ASSERT_LT(round, 10'000U);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const uint64_t wakes_before = runtime.statistics().workers[1].sleeps;
+    Increment increment(counters, 1);
+    runtime.call(increment);
+    ASSERT_EQ(increment.sum, round + 1);
+    ASSERT_EQ(increment.worker, 1U);
+    ASSERT_EQ(counters.at(1).ended, increment.sum);
+    EXPECT_EQ(Runtime::current_worker(), kNobody);
+    const uint64_t served_before =
+        std::exchange(served, runtime.statistics().workers[1].served_by_callers);
+    if (served != served_before) {
+      EXPECT_EQ(runtime.statistics().workers[1].sleeps, wakes_before);
+    }
+  }
+}
+
+// What a caller finds for a sleeping worker may be a task's: that one goes on in the worker's own
+// thread, which is woken for it.
+TEST(Task, StaysInItsWorkersThreadWhileCallersServe) {
+  constexpr uint32_t kRounds = 3000 / kSlow;
+  Counters counters(2);
+  Runtime runtime({.workers = 2, .partitions = 2, .spin_ns = 0}, counters);
+  std::array<std::jthread, 2> callers;
+  for (uint32_t t = 0; t < 2; ++t) {
+    callers[t] = std::jthread([&, t](const std::stop_token& stop) {
+      for (uint32_t i = t; !stop.stop_requested(); ++i) {
+        Increment increment(counters, i % 2);
+        runtime.call(increment);
+      }
+    });
+  }
+  std::vector<std::jthread> runners;
+  for (uint32_t home = 0; home < 2; ++home) {
+    runners.emplace_back([&, home] {
+      for (uint32_t i = 0; i < 4; ++i) {
+        runtime.run(
+            [](Runtime& here, Counters& all, uint32_t mine) -> Task<void> {
+              const std::thread::id thread = std::this_thread::get_id();
+              for (uint32_t round = 0; round < kRounds / 4; ++round) {
+                Increment increment(all, 1 - mine);
+                co_await here.submit(increment);
+                EXPECT_EQ(std::this_thread::get_id(), thread);
+                EXPECT_EQ(Runtime::current_worker(), mine);
+                EXPECT_EQ(increment.worker, 1 - mine);
+              }
+            }(runtime, counters, home),
+            home);
+      }
+    });
+  }
+  runners.clear();
+  for (std::jthread& caller : callers) caller = {};
+  uint64_t served = 0;
+  for (const WorkerStatistics& worker : runtime.statistics().workers) {
+    served += worker.served_by_callers;
+  }
+  EXPECT_GT(served, 0U);
 }
 
 // Nor after work that has ended long since, and with the balancer, too.

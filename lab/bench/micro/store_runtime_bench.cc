@@ -44,12 +44,16 @@ void unpin() {
   ::sched_setaffinity(0, sizeof(all), &all);
 }
 
+// The counter says how many of the calls met the worker asleep: while both spin, none.
 void store_runtime_ping_pong(benchmark::State& state) {
   Runtime runtime({.workers = 1, .pin = true}, nobody);
   pin_to_last_processor();
   Add add;
   for (auto unused : state) runtime.call(add);
   state.SetItemsProcessed(state.iterations());
+  state.counters["asleep"] =
+      benchmark::Counter(static_cast<double>(runtime.statistics().workers[0].served_by_callers),
+                         benchmark::Counter::kAvgIterations);
   unpin();
 }
 BENCHMARK(store_runtime_ping_pong)->UseRealTime();
@@ -70,31 +74,48 @@ void store_runtime_batch(benchmark::State& state) {
 }
 BENCHMARK(store_runtime_batch)->Arg(4)->Arg(16)->Arg(64)->UseRealTime();
 
-// From the send to the start of the request on a worker that sleeps.
-void store_runtime_wake_up(benchmark::State& state) {
-  using Clock = std::chrono::steady_clock;
-  struct Stamp : Request {
-    Stamp() : Request(0, &execute) {}
-    static void execute(Request& request) noexcept {
-      static_cast<Stamp&>(request).time = Clock::now();
-    }
-    Clock::time_point time;
-  };
+// From the send to the start of what is sent to a worker that sleeps, on another processor: a
+// request, which the caller then runs, and a task, for which the worker is woken.
+using StampClock = std::chrono::steady_clock;
+
+template <typename Send>
+void send_to_sleeper(benchmark::State& state, Send send) {
   Runtime runtime({.workers = 1, .pin = true}, nobody);
   pin_to_last_processor();
-  Stamp stamp;
   for (auto unused : state) {
     std::this_thread::sleep_for(std::chrono::microseconds(200));
-    const auto begin = Clock::now();
-    runtime.call(stamp);
-    state.SetIterationTime(std::chrono::duration<double>(stamp.time - begin).count());
+    const auto begin = StampClock::now();
+    const StampClock::time_point arrival = send(runtime);
+    state.SetIterationTime(std::chrono::duration<double>(arrival - begin).count());
   }
   state.counters["sleeps"] =
       benchmark::Counter(static_cast<double>(runtime.statistics().workers[0].sleeps),
                          benchmark::Counter::kAvgIterations);
   unpin();
 }
-BENCHMARK(store_runtime_wake_up)->UseManualTime()->MinTime(0.2);
+
+void store_runtime_call_asleep(benchmark::State& state) {
+  struct Stamp : Request {
+    Stamp() : Request(0, &execute) {}
+    static void execute(Request& request) noexcept {
+      static_cast<Stamp&>(request).time = StampClock::now();
+    }
+    StampClock::time_point time;
+  };
+  Stamp stamp;
+  send_to_sleeper(state, [&](Runtime& runtime) {
+    runtime.call(stamp);
+    return stamp.time;
+  });
+}
+BENCHMARK(store_runtime_call_asleep)->UseManualTime()->Iterations(2000);
+
+void store_runtime_wake_up(benchmark::State& state) {
+  send_to_sleeper(state, [](Runtime& runtime) {
+    return runtime.run([]() -> Task<StampClock::time_point> { co_return StampClock::now(); }());
+  });
+}
+BENCHMARK(store_runtime_wake_up)->UseManualTime()->Iterations(2000);
 
 // range(0) threads send one request at a time to range(1) workers; time per request of all.
 void store_runtime_many_threads(benchmark::State& state) {

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "common/permutation.h"
@@ -99,6 +100,35 @@ void store_put(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations());
 }
 BENCHMARK(store_put)->ArgName("workers")->Arg(0)->Arg(1)->UseRealTime();
+
+// Plain calls of range(1) threads at the same time, half of them writes.
+void store_many_threads(benchmark::State& state) {
+  constexpr uint64_t kCalls = 2000;
+  Store store = LoadedPool::open({.workers = static_cast<uint32_t>(state.range(0))});
+  const auto threads = static_cast<uint64_t>(state.range(1));
+  uint64_t first = 0;
+  for (auto unused : state) {
+    std::vector<std::jthread> callers;
+    for (uint64_t t = 0; t < threads; ++t, first += kCalls) {
+      callers.emplace_back([&store, first] {
+        std::string value(100, 'w');
+        for (uint64_t i = first; i < first + kCalls; ++i) {
+          const std::string key = key_of(mix_word(i) % kRecords);
+          if (i % 2 == 0) {
+            benchmark::DoNotOptimize(store.get(key, value));
+          } else {
+            store.put(key, value);
+          }
+        }
+      });
+    }
+  }
+  state.SetItemsProcessed(state.iterations() * threads * kCalls);
+}
+BENCHMARK(store_many_threads)
+    ->ArgNames({"workers", "threads"})
+    ->ArgsProduct({{0, 1, 2}, {1, 2, 8, 64}})
+    ->UseRealTime();
 
 constexpr uint32_t kCallsOfTask = 1000;
 

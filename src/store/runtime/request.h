@@ -25,13 +25,14 @@ class Waiter {
   explicit Waiter(uint32_t count) : word_(count) {}
 
   uint32_t left() const noexcept { return pm::acquire(word_) & kLeft; }
-  // Of another thread. The waiter may be gone on return, and when its sleeper is woken.
-  void complete(uint32_t count) noexcept {
+  // Of another thread. Whether the thread that waits sleeps, and is to be woken by futex_wake()
+  // with the waiter's address. The waiter may be gone on return.
+  [[nodiscard]] bool complete(uint32_t count) noexcept {
     pm::may_pause();
     const uint32_t before = word_.fetch_sub(count, std::memory_order_acq_rel);
     pm::may_pause();
     const bool last = (before & kLeft) == count;
-    if ((before & (last ? kSleeps | kSleepsForAny : kSleepsForAny)) != 0) futex_wake(&word_);
+    return (before & (last ? kSleeps | kSleepsForAny : kSleepsForAny)) != 0;
   }
   // Of the thread that waits: until at most `limit` are left.
   void wait(uint32_t limit, uint32_t spin_ns) noexcept {
@@ -52,7 +53,7 @@ class Waiter {
   static constexpr uint32_t kSleepsForAny = 1U << 30;  // wake at every step
   static constexpr uint32_t kLeft = kSleepsForAny - 1;
 
-  std::atomic<uint32_t> word_;
+  std::atomic<uint32_t> word_;  // the first member: see complete()
 };
 
 class Request {

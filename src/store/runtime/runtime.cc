@@ -110,7 +110,7 @@ void Runtime::call(std::span<Request* const> requests) {
   const auto total = static_cast<uint32_t>(requests.size());
   Waiter waiter(total);
   uint64_t version = pm::acquire(state_->map_version);
-  uint64_t to_wake = 0;
+  uint64_t asked = 0;  // workers, as a set (bit: number modulo 64)
   for (uint32_t sent = 0; sent < total;) {
     Request& request = *requests[sent];
     assert(request.partition < state_->options.partitions);
@@ -120,25 +120,39 @@ void Runtime::call(std::span<Request* const> requests) {
     const uint32_t owner = pm::acquire(state_->partitions[request.partition].owner);
     const uint64_t version_now = pm::acquire(state_->map_version);
     if (version_now == version && client.push(request, owner)) {
-      to_wake |= uint64_t{1} << (owner % 64);
+      asked |= uint64_t{1} << (owner % 64);
       ++sent;
       continue;
     }
-    state_->ring_doorbells(std::exchange(to_wake, 0));
     const uint32_t unsent = total - sent;
     if (version_now != version) {
       // Partitions have moved. What was sent before goes a longer way, and must not be overtaken.
       version = version_now;
-      waiter.wait(unsent, state_->options.spin_ns);
+      serve_until(waiter, unsent, asked);
     } else if (left > unsent) {
       // The ring was full when some of our own were not complete: one will be, and there is room.
-      waiter.wait(left - 1, state_->options.spin_ns);
-    } else {
-      pause_briefly();  // it is full of what other threads have sent, or of spawned tasks
+      serve_until(waiter, left - 1, asked);
+    } else if (!state_->workers[owner]->serve_if_free()) {
+      // It is full of what other threads have sent, or of spawned tasks.
+      state_->ring_doorbells(asked | uint64_t{1} << (owner % 64));
+      pause_briefly();
     }
   }
-  state_->ring_doorbells(to_wake);
-  wait(waiter);
+  serve_until(waiter, 0, asked);
+}
+
+// Waits until at most `left_max` are left of what was sent to a set of workers; serves what has
+// come for them as long as they sleep.
+void Runtime::serve_until(Waiter& waiter, uint32_t left_max, uint64_t workers) noexcept {
+  const auto served = [&] {
+    for (uint32_t i = 0; i < state_->workers.size() && waiter.left() > left_max; ++i) {
+      if ((workers >> (i % 64) & 1) != 0) state_->workers[i]->serve_if_free();
+    }
+    return waiter.left() <= left_max;
+  };
+  if (spin_until(served, state_->options.spin_ns)) return;
+  state_->ring_doorbells(workers);
+  waiter.wait(left_max, 0);
 }
 
 void Runtime::send_from_client(Request& request, uint32_t worker) {

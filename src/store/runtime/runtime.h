@@ -9,6 +9,12 @@
 // only then completes it: nobody learns the result of a request before the batch that it was part
 // of has ended.
 //
+// Who calls while a worker sleeps does not wake it, but takes its turn, and serves what has come
+// for it in its place: flat combining (Hendler et al., SPAA 2010). One thread at a time is a
+// worker, and for whom that is makes no difference to the client. So a call to an idle worker costs
+// no wake-up; and where there are more threads than processors, those that run serve each other,
+// and none waits for a worker to get a processor. Tasks run in the worker's own thread alone.
+//
 // Order. The requests of one call for one partition run in the order of the call, unless the
 // partition leaves its worker and comes back to it during the call. The requests of the tasks of
 // one worker for one partition run in the order in which they were submitted, unless the partition
@@ -27,7 +33,7 @@
 
 namespace perdure::store {
 
-// What a runtime works for: called by its workers.
+// What a runtime works for: called by its workers, whoever has a worker's turn.
 class RuntimeClient {
  public:
   virtual ~RuntimeClient() = default;
@@ -65,8 +71,9 @@ struct WorkerStatistics {
   uint64_t forwarded = 0;  // requests for partitions that had gone
   uint64_t resumed = 0;    // continuations of tasks
   uint64_t sleeps = 0;
-  uint64_t adopted = 0;  // partitions that came from other workers
-  uint64_t busy_ns = 0;  // in rounds that found something to do
+  uint64_t adopted = 0;            // partitions that came from other workers
+  uint64_t served_by_callers = 0;  // batches that callers ran while it slept
+  uint64_t busy_ns = 0;            // in rounds that found something to do
 };
 struct PartitionStatistics {
   uint32_t worker = 0;
@@ -154,6 +161,7 @@ class Runtime {
 
   void start(Driver driver, uint32_t worker);
   void wait(Waiter& waiter) noexcept;
+  void serve_until(Waiter& waiter, uint32_t left_max, uint64_t workers) noexcept;
   void end_spawned() noexcept;
   void send_from_client(Request& request, uint32_t worker);
   bool run_here(Request& request) noexcept;
@@ -206,7 +214,7 @@ class Runtime::Driver {
         Waiter* const to_wake = driver.promise().waiter;
         Runtime* const to_tell = driver.promise().runtime;
         driver.destroy();
-        if (to_wake != nullptr) to_wake->complete(1);
+        if (to_wake != nullptr && to_wake->complete(1)) futex_wake(to_wake);
         if (to_tell != nullptr) to_tell->end_spawned();
       }
       void await_resume() const noexcept {}

@@ -19,6 +19,8 @@
 #include <cstdint>
 #include <thread>
 
+#include "pm/pause.h"
+
 namespace perdure::store {
 
 // Sleeps while `word` is `value`, or shorter.
@@ -66,21 +68,25 @@ inline void pause_briefly() noexcept {
   std::this_thread::sleep_for(std::chrono::microseconds(20));
 }
 
-// Waits for `ready()` without sleeping: about `spin_ns`, or some yields. Returns whether it came;
-// if not, the caller sleeps. With `spin_ns` 0 it only looks once.
+// Waits for `ready()` at most about `spin_ns`, or not at all where threads talk. Returns whether it
+// came.
 template <typename Ready>
-bool spin_until(Ready ready, uint32_t spin_ns) {
+bool spin_alone(Ready ready, uint32_t spin_ns) {
   if (ready()) return true;
-  if (spin_ns == 0) return false;
-  if (!crowd.talks) {
-    const auto end = WaitClock::now() + std::chrono::nanoseconds(spin_ns);
-    do {
-      for (int i = 0; i < 32; ++i) {
-        _mm_pause();
-        if (ready()) return true;
-      }
-    } while (WaitClock::now() < end);
-  }
+  if (spin_ns == 0 || crowd.talks) return false;
+  const auto end = WaitClock::now() + std::chrono::nanoseconds(spin_ns);
+  do {
+    for (int i = 0; i < 32; ++i) {
+      _mm_pause();
+      if (ready()) return true;
+    }
+  } while (WaitClock::now() < end);
+  return false;
+}
+
+// Waits for `ready()` for some yields. Returns whether it came; if not, the caller sleeps.
+template <typename Ready>
+bool yield_until(Ready ready) {
   if (crowd.sleep_at_once != 0) {
     --crowd.sleep_at_once;
     return false;
@@ -93,5 +99,42 @@ bool spin_until(Ready ready, uint32_t spin_ns) {
   }
   return false;
 }
+
+// Waits for `ready()` without sleeping: both of these. With `spin_ns` 0 it only looks once.
+template <typename Ready>
+bool spin_until(Ready ready, uint32_t spin_ns) {
+  return spin_alone(ready, spin_ns) || (spin_ns != 0 && yield_until(ready));
+}
+
+// A lock that one thread waits for, asleep; all others take it only while it is free.
+class Turn {
+ public:
+  bool is_free() const noexcept { return word_.load(std::memory_order_relaxed) == kFree; }
+  bool try_take() noexcept {
+    uint32_t free = kFree;
+    const bool taken =
+        is_free() && word_.compare_exchange_strong(free, kTaken, std::memory_order_acquire,
+                                                   std::memory_order_relaxed);
+    pm::may_pause();
+    return taken;
+  }
+  // Of the one thread.
+  void take(uint32_t spin_ns) noexcept {
+    if (spin_until([&] { return try_take(); }, spin_ns)) return;
+    while (word_.exchange(kWanted, std::memory_order_acquire) != kFree) futex_wait(word_, kWanted);
+    pm::may_pause();
+  }
+  void give() noexcept {
+    pm::may_pause();
+    if (word_.exchange(kFree, std::memory_order_release) == kWanted) futex_wake(&word_);
+  }
+
+ private:
+  static constexpr uint32_t kFree = 0;
+  static constexpr uint32_t kTaken = 1;
+  static constexpr uint32_t kWanted = 2;  // taken, and the one thread sleeps, or has slept
+
+  std::atomic<uint32_t> word_{kFree};
+};
 
 }  // namespace perdure::store

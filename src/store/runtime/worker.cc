@@ -24,23 +24,20 @@ Worker::Worker(RuntimeState& state, uint32_t index)
 }
 
 void Worker::loop() noexcept {
-  current = this;
-  for (uint32_t p = index_; p < owned_.size(); p += state_.options.workers) {
-    state_.client.adopt(p, index_);
-    owned_[p] = 1;
-  }
+  take_turn();
+  begin();
   for (;;) {
-    const uint64_t begin = __rdtsc();
-    const bool worked = static_cast<int>(take_messages()) | static_cast<int>(resume_tasks());
-    finish_batch();
-    for (const Departure& departure : departures_) hand_over(departure);
-    departures_.clear();
-    if (pending_count_ != 0) push_pending();
-    state_.ring_doorbells(std::exchange(to_wake_, 0));
+    const uint64_t start = __rdtsc();
+    // Both: what one finds may be long.
+    bool worked = take_messages();
+    worked = resume_tasks() || worked;
+    finish_round();
     if (worked) {
-      const uint64_t end = __rdtsc();
-      busy_ticks_.add(end - begin);
-      balancer_.consider(*this, end);
+      account(start);
+      if (sleepers_count_ != 0) {
+        give_turn(nullptr);
+        take_turn();
+      }
       continue;
     }
     // Nobody says when a full ring has room again: this worker looks, and does not sleep for long.
@@ -58,7 +55,65 @@ void Worker::loop() noexcept {
   for (uint32_t p = 0; p < owned_.size(); ++p) {
     if (owned_[p] != 0) state_.client.release(p, index_);
   }
-  current = nullptr;
+  give_turn(nullptr);
+}
+
+void Worker::take_turn() noexcept {
+  turn_.take(state_.options.spin_ns);
+  current = this;
+}
+
+void Worker::give_turn(Worker* before) noexcept {
+  const std::array<const void*, kSleepers> sleepers = sleepers_;
+  const uint32_t count = std::exchange(sleepers_count_, 0);
+  current = before;
+  turn_.give();
+  for (uint32_t i = 0; i < count; ++i) futex_wake(sleepers[i]);
+}
+
+bool Worker::serve_if_free() noexcept {
+  if (!turn_.try_take()) return false;
+  Worker* const before = std::exchange(current, this);
+  begin();
+  const uint64_t start = __rdtsc();
+  const bool worked = take_messages();
+  finish_round();
+  if (worked) {
+    served_by_callers_.add(1);
+    account(start);
+  }
+  // What waits for this worker's own thread: tasks, and rings that are full.
+  const bool wanted = !ready_.empty() || pending_count_ != 0;
+  give_turn(before);
+  if (wanted) {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    wake_if_asleep();
+  }
+  return true;
+}
+
+// Before the first message, whoever serves it.
+void Worker::begin() noexcept {
+  if (has_begun_) return;
+  has_begun_ = true;
+  for (uint32_t p = index_; p < owned_.size(); p += state_.options.workers) {
+    state_.client.adopt(p, index_);
+    owned_[p] = 1;
+  }
+}
+
+void Worker::finish_round() noexcept {
+  finish_batch();
+  for (const Departure& departure : departures_) hand_over(departure);
+  departures_.clear();
+  if (pending_count_ != 0) push_pending();
+  state_.ring_doorbells(std::exchange(to_wake_, 0));
+}
+
+void Worker::account(uint64_t start_ticks) noexcept {
+  const uint64_t end = __rdtsc();
+  busy_ticks_.add(end - start_ticks);
+  balancer_.consider(*this, end);
 }
 
 // Two workers that send each other more than fits into their rings cannot stop each other: neither
@@ -73,9 +128,9 @@ bool Worker::take_messages() noexcept {
   const uint32_t others = state_.options.workers;
   const uint32_t clients = pending_count_ < state_.options.ring_size ? state_.clients->used() : 0;
   const uint32_t rings = others + clients;
-  if (++turn_ >= rings) turn_ = 0;
+  if (++first_ring_ >= rings) first_ring_ = 0;
   for (uint32_t i = 0; i < rings && budget != 0; ++i) {
-    uint32_t ring = turn_ + i;
+    uint32_t ring = first_ring_ + i;
     if (ring >= rings) ring -= rings;
     budget -= take_from(
         ring < others ? from_workers_[ring] : state_.clients->at(ring - others).ring_to(index_),
@@ -186,7 +241,7 @@ bool Worker::finish_batch() noexcept {
     if (request.waiter_ != nullptr) {
       // What one caller sent together is completed with one write to its frame.
       if (request.waiter_ != waiter) {
-        if (count != 0) waiter->complete(count);
+        if (count != 0) complete(*waiter, count);
         waiter = request.waiter_;
         count = 0;
       }
@@ -200,7 +255,7 @@ bool Worker::finish_batch() noexcept {
       }
     }
   }
-  if (count != 0) waiter->complete(count);
+  if (count != 0) complete(*waiter, count);
   return true;
 }
 
@@ -273,11 +328,16 @@ bool Worker::has_message() const noexcept {
 // message (or the slot of a new client, or `stopping`), or the sender sees that it must wake. If
 // both, the wake-up is in vain. The kernel puts the worker to sleep only while asleep_ is still 1,
 // which who wakes it clears.
+//
+// It spins with its turn, which nobody could use better, and gives it away before it yields or
+// sleeps: callers then serve themselves, and each other. A caller whose message another one's round
+// has missed tries again until it goes to sleep, and wakes the worker before it does; so each
+// message has somebody who is awake and sees to it.
 void Worker::sleep_until_message() noexcept {
   const auto awake = [&] {
     return !ready_.empty() || has_message() || state_.stopping.load(std::memory_order_acquire);
   };
-  if (spin_until(awake, state_.options.spin_ns)) return;
+  if (spin_alone(awake, state_.options.spin_ns)) return;
   asleep_.store(1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   pm::may_pause();
@@ -285,8 +345,13 @@ void Worker::sleep_until_message() noexcept {
     asleep_.store(0, std::memory_order_relaxed);
     return;
   }
-  sleeps_.add(1);
-  while (asleep_.load(std::memory_order_acquire) != 0) futex_wait(asleep_, 1);
+  give_turn(nullptr);
+  const auto woken = [&] { return asleep_.load(std::memory_order_acquire) == 0; };
+  if (state_.options.spin_ns == 0 || !yield_until(woken)) {
+    sleeps_.add(1);
+    while (!woken()) futex_wait(asleep_, 1);
+  }
+  take_turn();
 }
 
 WorkerStatistics Worker::statistics() const {
@@ -297,6 +362,7 @@ WorkerStatistics Worker::statistics() const {
       .resumed = resumed_.get(),
       .sleeps = sleeps_.get(),
       .adopted = adopted_.get(),
+      .served_by_callers = served_by_callers_.get(),
       .busy_ns = static_cast<uint64_t>(static_cast<double>(busy_ticks()) * state_.ns_per_tick())};
 }
 

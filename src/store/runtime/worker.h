@@ -1,6 +1,7 @@
 // What the threads of a runtime share, and the loop of one worker. Private to the runtime.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -62,18 +63,23 @@ struct RuntimeState {
   std::atomic<uint32_t> next_worker{0};        // for tasks
 };
 
-// Methods without another note are for the worker's own thread.
+// Methods without another note are for who has the worker's turn: its own thread, which gives it
+// away only to sleep, or a thread that calls while that one sleeps, and serves the messages in its
+// place. Tasks run in the worker's own thread alone.
 class alignas(64) Worker {
  public:
   Worker(RuntimeState& state, uint32_t index);
 
-  // The calling thread's worker, or null.
+  // The worker whose turn the calling thread has, or null.
   static Worker* here() noexcept { return current; }
   bool belongs_to(const RuntimeState& state) const noexcept { return &state_ == &state; }
   uint32_t index() const noexcept { return index_; }
   RuntimeState& state() noexcept { return state_; }
 
-  void loop() noexcept;
+  void loop() noexcept;  // the worker's own thread
+  // A thread that waits for what it has sent, and has no turn of this runtime: if nobody has this
+  // one, takes it and serves what has come. Returns whether it was free.
+  bool serve_if_free() noexcept;
   // Any thread, after it pushed and executed a sequentially consistent fence.
   void wake_if_asleep() noexcept {
     if (asleep_.load(std::memory_order_relaxed) != 0 &&
@@ -107,8 +113,20 @@ class alignas(64) Worker {
   // of requests seldom has seven.
   static constexpr uint32_t kTimedStride = 7;
   static constexpr uint64_t kCheapTicks = 2048;
+  static constexpr uint32_t kSleepers = 64;
   static constexpr uint32_t kPopped = 64;  // pointers taken from a ring at once, to prefetch
 
+  void begin() noexcept;
+  void finish_round() noexcept;
+  void complete(Waiter& waiter, uint32_t count) noexcept {
+    if (!waiter.complete(count)) return;
+    if (sleepers_count_ == kSleepers) return futex_wake(&waiter);
+    sleepers_[sleepers_count_++] = &waiter;
+  }
+  void take_turn() noexcept;  // the worker's own thread
+  // The thread then has the turn that it had before, if any.
+  void give_turn(Worker* before) noexcept;
+  void account(uint64_t start_ticks) noexcept;
   bool take_messages() noexcept;
   uint32_t take_from(Ring<Request>& ring, uint32_t limit) noexcept;
   void dispatch(Request& request) noexcept;
@@ -130,15 +148,22 @@ class alignas(64) Worker {
   std::vector<RequestList> pending_;  // by worker: what did not fit into its ring
   uint32_t pending_count_ = 0;
   uint64_t to_wake_ = 0;      // workers pushed to since doorbells were rung
+  bool has_begun_ = false;    // has its first partitions
   bool wrote_ = false;        // in this batch
-  uint32_t turn_ = 0;         // whose ring comes first
+  uint32_t first_ring_ = 0;   // in the next round
   uint32_t until_timed_ = 0;  // requests, until one is timed
   uint32_t timed_stride_ = 1;
   std::vector<Departure> departures_;
+  // Callers to wake once others may have the turn. A thread that is woken asks again, mostly at
+  // once: while this one still had the turn it would fall asleep again, and so would all.
+  std::array<const void*, kSleepers> sleepers_;
+  uint32_t sleepers_count_ = 0;
   Balancer balancer_;
 
-  Counter requests_, batches_, forwarded_, resumed_, sleeps_, adopted_, busy_ticks_;
+  Counter requests_, batches_, forwarded_, resumed_, sleeps_, adopted_, served_by_callers_,
+      busy_ticks_;
   alignas(64) std::atomic<uint32_t> asleep_{0};
+  Turn turn_;
 };
 
 }  // namespace perdure::store
