@@ -29,6 +29,7 @@ struct Work : Request {
 };
 
 RuntimeClient nobody;
+constexpr uint32_t kForEver = 2'000'000'000;  // of a worker that spins: it never sleeps
 
 // The calling thread on the last processor, since workers take the first ones.
 void pin_to_last_processor() {
@@ -44,23 +45,21 @@ void unpin() {
   ::sched_setaffinity(0, sizeof(all), &all);
 }
 
-// The counter says how many of the calls met the worker asleep: while both spin, none.
+// A call while both spin, and, with `asleep`, while the worker sleeps: the caller serves itself.
 void store_runtime_ping_pong(benchmark::State& state) {
-  Runtime runtime({.workers = 1, .pin = true}, nobody);
+  const bool asleep = state.range(0) != 0;
+  Runtime runtime({.workers = 1, .spin_ns = asleep ? 0 : kForEver, .pin = true}, nobody);
   pin_to_last_processor();
   Add add;
   for (auto unused : state) runtime.call(add);
   state.SetItemsProcessed(state.iterations());
-  state.counters["asleep"] =
-      benchmark::Counter(static_cast<double>(runtime.statistics().workers[0].served_by_callers),
-                         benchmark::Counter::kAvgIterations);
   unpin();
 }
-BENCHMARK(store_runtime_ping_pong)->UseRealTime();
+BENCHMARK(store_runtime_ping_pong)->ArgName("asleep")->Arg(0)->Arg(1)->UseRealTime();
 
 // Of one call of range(0) requests; time per call.
 void store_runtime_batch(benchmark::State& state) {
-  Runtime runtime({.workers = 1, .pin = true}, nobody);
+  Runtime runtime({.workers = 1, .spin_ns = kForEver, .pin = true}, nobody);
   pin_to_last_processor();
   std::vector<Add> adds(state.range(0));
   std::vector<Request*> requests;
