@@ -109,6 +109,7 @@ void Core<Policy, Content>::move_chunk(const State& state, uint64_t first) {
   bool moves[kMoveTogether];
   for (uint64_t i = 0; i < kMoveTogether; ++i) {
     locks.take(table, first + i);
+    table.settle(first + i);
     moves[i] = (pm::load_relaxed(table.main(first + i).next) & kMoved) == 0;
     if (moves[i]) copy_bucket(state, first + i);
   }
