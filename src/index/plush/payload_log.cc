@@ -184,6 +184,10 @@ void PayloadLog::close(uint32_t partition) {
 void PayloadLog::add_chunk(uint32_t partition, uint64_t bytes, bool reclaim) {
   const pm::Memory& memory = pool_.memory();
   settle(partition);  // the open chunk may be left for the new one
+  // All that may lack memory, before the link: a chunk that nobody here knows would be lost with
+  // the one before it.
+  std::vector<Chunk>& chunks = partitions_[partition].chunks;
+  if (chunks.size() == chunks.capacity()) chunks.reserve(2 * chunks.size() + 1);
   note_ends(partition, bytes == kChunkBytes, false);
   pm::Heap::TxnIfNeeded begun;
   uint64_t offset = begun.begin(pool_.heap(), reclaim).allocate(bytes);
@@ -206,11 +210,11 @@ void PayloadLog::add_chunk(uint32_t partition, uint64_t bytes, bool reclaim) {
   txn.publish(offset, head(partition).chunk);
   state_of(offset).garbage.store(0, std::memory_order_relaxed);
   pm::publish(state_of(offset).epoch, static_cast<uint32_t>(epoch));
-  partitions_[partition].chunks.push_back({.offset = offset,
-                                           .bytes = chunk->bytes,
-                                           .used = sizeof(PayloadChunk),
-                                           .counted = true,
-                                           .noted = false});
+  chunks.push_back({.offset = offset,
+                    .bytes = chunk->bytes,
+                    .used = sizeof(PayloadChunk),
+                    .counted = true,
+                    .noted = false});
 }
 
 uint64_t PayloadLog::append(uint32_t partition, std::string_view key, std::string_view value,
