@@ -163,6 +163,8 @@ class PayloadLog {
   static uint64_t places_word(uint64_t pages);
 
   pm::EpochManager& epochs() const { return epochs_; }
+  // As the pool's.
+  bool may_be_unflushed() const { return pool_.may_be_unflushed(); }
 
  private:
   struct Partition {
