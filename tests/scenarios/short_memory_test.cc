@@ -149,7 +149,6 @@ class ShortOfMemory {
 };
 
 TEST_P(ShortMemoryTest, AnOperationThatFindsNoMemoryHappensOrDoesNot) {
-  if (GetParam().structure == "rstore+pm") GTEST_SKIP() << "see docs/fault-model.md";
   const std::string wrong = in_crashing_child([&] {
     ShortOfMemory writer(GetParam(), base_seed());
     Store store = create_small(MiB(32));
