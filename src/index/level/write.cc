@@ -161,9 +161,10 @@ typename Core<Policy, Content>::Place Core<Policy, Content>::find_empty(
   return {};
 }
 
-// Before a key is added: makes the nodes where it may be durable, each once in a generation. A
+// Before a key is written: makes the nodes where it may be durable, each once in a generation. A
 // process that died may have left the removal of the key from one of them in the caches only, and a
-// power failure would bring it back beside the record that is added to another. (Byte strings have
+// power failure would bring it back beside the record that is added to another; or the token by
+// which the record counts whose value is replaced in another line. (Byte strings have
 // intents, by which recovery does that.) The caller holds the stripes of the hash.
 template <typename Policy, typename Content>
 void Core<Policy, Content>::settle(const State& state, uint64_t hash) const {
@@ -225,6 +226,7 @@ typename Core<Policy, Content>::Outcome Core<Policy, Content>::try_write(const C
   uint64_t before = 0;
   if (find(*seen, key, place, before)) {
     if (!condition.holds_for(records_, before)) return Outcome::kNot;
+    settle(*seen, key.hash);
     replace(held, place, key, value);
     return Outcome::kDone;
   }
