@@ -169,16 +169,23 @@ void Heap::recover_lane(Lane& lane) {
                    sizeof lane.armed);  // before the lane's next transaction writes here
   }
   bool any = false;
+  bool only_frees = false;
   for (const Intent& intent : lane.intents) {
     if (intent.link == 0) continue;
     require_sound(lane, intent);
-    resolve_intent(intent);
     // A process that died may have left the link in the caches: it must not be lost to a power
     // failure once the intent is.
     memory.flush(pool_.at<char>(intent.link & kLinkOffsetMask), sizeof(uint64_t));
     any = true;
+    only_frees = only_frees || (intent.block & kOnlyFrees) != 0;
   }
   if (!any) return;
+  // The links, before what they lead away from is free: an intent that only frees would not take
+  // that back after a power failure in which the free block is durable, and the link is not.
+  if (only_frees) memory.fence();
+  for (const Intent& intent : lane.intents) {
+    if (intent.link != 0) resolve_intent(intent);
+  }
   memory.fence();  // allocation state, before the intents that would decide it again
   for (Intent& intent : lane.intents) intent.link = 0;
   memory.persist(lane.intents,

@@ -67,6 +67,9 @@ class GenerationLock {
     may_pause();
   }
 
+  // For who holds it: whether nobody has in this generation before. (Nor for 2^31 times.)
+  bool is_first() const { return word_.load(std::memory_order_relaxed) == (tag_ | 1); }
+
   // A stamp for validate(): the word, whatever its generation. Returns false while the lock is
   // held.
   bool try_begin_read(uint64_t& stamp) const {

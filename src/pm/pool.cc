@@ -455,6 +455,7 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
   // process has left in a node would never be free: far from what it can have been.
   if (!generation_known) pool->generation_ ^= uint64_t{1} << 31;
   pool->closed_before_ = static_cast<CloseMark>(generation & 3);
+  pool->may_be_unflushed_ = domain == Domain::kLine && pool->closed_before_ != CloseMark::kSealed;
   // A process that died may have left stores that it never synced. They are in the kernel's pages,
   // and all that is judged from here on takes them to be durable: a power failure must not undo
   // them later.

@@ -144,6 +144,10 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   std::shared_mutex& size_mutex() const { return size_mutex_; }
 
   uint64_t generation() const { return generation_; }
+  // Whether there may be stores of a process that died, or of one before it, which are in the
+  // caches only and look like all others: a close that seals has flushed them. What no intent asks
+  // for is made durable before a change rests on it.
+  bool may_be_unflushed() const { return may_be_unflushed_; }
   bool read_only() const { return mapping_.read_only(); }
   // Whether the medium has refused a write. From then on nothing is written any more: fences throw.
   bool failed() const { return failed_.load(std::memory_order_relaxed); }
@@ -352,6 +356,7 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   uint64_t generation_ = 0;
   uint64_t sealed_generation_ = 0;  // of the last close
   CloseMark closed_before_ = CloseMark::kClean;
+  bool may_be_unflushed_ = false;
   bool verify_payload_;
   bool seal_on_close_;
   bool lenient_;

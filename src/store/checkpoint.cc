@@ -175,11 +175,12 @@ void Partition::drop_checkpoint() {
 
 // What the checkpoint that was linked before this one names, or named.
 void Partition::free_deferred() {
-  for (const uint32_t slot : emptied_blocks_) {
-    free_block(slot);
+  // None is freed twice, though memory may be short for one.
+  while (!emptied_blocks_.empty()) {
+    free_block(emptied_blocks_.front());
+    emptied_blocks_.erase(emptied_blocks_.begin());
     fence();  // before the next one: an origin, before its copy
   }
-  emptied_blocks_.clear();
   if (!dead_overflow_.empty()) free_dead_overflow();
 }
 

@@ -2,6 +2,7 @@
 // unused.
 #include <algorithm>
 #include <array>
+#include <new>
 
 #include "store/hash.h"
 #include "store/partition.h"
@@ -460,6 +461,7 @@ void Partition::free_emptied() {
 }
 
 void Partition::free_block(uint32_t slot) {
+  spares_.reserve(spares_.size() + 1);  // before anything changes
   Block& block = blocks_[slot];
   auto* header = pool_.at<BlockHeader>(block.offset);
   pm::store_release(header->incarnation, uint64_t{0});
@@ -474,7 +476,11 @@ void Partition::free_block(uint32_t slot) {
     // The Txn's first fence makes the mark durable, too, before the block is somebody else's.
     const uint32_t given = spares_.back();
     spares_.pop_back();
-    unlink_block(given);
+    try {
+      unlink_block(given);
+    } catch (const std::bad_alloc&) {
+      spares_.push_back(given);  // there is room for it; it goes with another one
+    }
   }
 }
 

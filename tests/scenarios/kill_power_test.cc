@@ -87,8 +87,9 @@ class KillAndPowerFailure : public ScenarioTest {
 };
 
 TEST_P(KillAndPowerFailure, LosesNothing) {
-  constexpr int kRounds = 30;
-  for (int round = 0; round < kRounds; ++round) {
+  // Of a fault that was here one round in some hundreds told.
+  const uint64_t rounds = scaled(200);
+  for (uint64_t round = 0; round < rounds; ++round) {
     std::filesystem::remove(pool_path());
     model_.clear();
     keys_ = 20 + random_.below(150);

@@ -307,7 +307,7 @@ void Core<Content>::forget_child(const Seen& gone) {
   }
 }
 
-// Nothing leads to the node any more.
+// Nothing leads to the node any more, which is pending until it has gone.
 template <typename Content>
 void Core<Content>::drop(const Seen& gone) {
   uint64_t& word = entry(gone.id);
@@ -325,6 +325,8 @@ void Core<Content>::drop(const Seen& gone) {
     pm::store_release(word, kRetired);
     memory_.flush(&word, sizeof word);
   });
+  // It has gone, also if memory is short for what follows.
+  pending_.store(0, std::memory_order_release);
   retired_.add(gone.block(), gone.node->bytes);
   for (const uint64_t record : parts.superseded) records_.retire(record);
   // The number, when nobody has it any more. Not flushed: retired and free are the same after a
@@ -347,8 +349,9 @@ void Core<Content>::finish_pending() {
   if (gone.frozen()) {
     forget_child(gone);
     drop(gone);
+  } else {
+    pending_.store(0, std::memory_order_release);
   }
-  pending_.store(0, std::memory_order_release);
 }
 
 // `gone` goes into `into`, the node before it or the root above it. The caller has shape_mutex_.

@@ -32,6 +32,9 @@
 //                  redo record, with the intents that free the old table and its extents, which
 //                  happens exactly once: recovery asks these very words.
 //
+//   first lock     of a bucket after a crash: its chain, as a process that died may have left it in
+//                  the caches, fence; before anything is changed that rests on it.
+//
 // Recovery: none. If the crash came while the table grew, it goes on growing; buckets that have
 // moved are skipped. Overflow buckets are looked at one by one when one is needed.
 //

@@ -7,6 +7,18 @@
 
 namespace perdure::index::clht {
 
+namespace {
+
+// The records of a bucket that moves.
+std::vector<HashSlot>& moving_slots() {
+  thread_local std::vector<HashSlot> slots;
+  return slots;
+}
+// Of a chain that is not very long.
+constexpr size_t kMovingSlots = 128;
+
+}  // namespace
+
 template <typename Policy, typename Content>
 void Core<Policy, Content>::make_room(const State* seen, const Table* full) {
   if (full == seen->table) {
@@ -88,18 +100,23 @@ void Core<Policy, Content>::link_block(pm::Heap::Txn& txn, uint64_t block, uint6
 template <typename Policy, typename Content>
 void Core<Policy, Content>::move_some(const State* state) {
   Table& table = *state->table;
-  if (table.begun.load(std::memory_order_relaxed) >= table.size()) return;
+  if (table.begun.load(std::memory_order_relaxed) >= table.size()) {
+    // Who moved the last ones may have lacked the memory to end it.
+    if (table.done.load(std::memory_order_acquire) >= table.size()) end_growing(state);
+    return;
+  }
+  // What may lack memory, before anything is begun that nobody else would go on with.
+  moving_slots().reserve(kMovingSlots);
   const uint64_t first = table.begun.fetch_add(kMoveTogether, std::memory_order_relaxed);
   if (first >= table.size()) return;
   try {
     move_chunk(*state, first);
-    const uint64_t done = table.done.fetch_add(kMoveTogether, std::memory_order_acq_rel);
-    if (done + kMoveTogether == table.size()) end_growing(state);
   } catch (...) {
-    state->stuck.store(
-        true, std::memory_order_relaxed);  // nobody else begins with these buckets, or ends
+    state->stuck.store(true, std::memory_order_relaxed);  // nobody else begins with these buckets
     throw;
   }
+  const uint64_t done = table.done.fetch_add(kMoveTogether, std::memory_order_acq_rel);
+  if (done + kMoveTogether == table.size()) end_growing(state);
 }
 
 template <typename Policy, typename Content>
@@ -109,6 +126,7 @@ void Core<Policy, Content>::move_chunk(const State& state, uint64_t first) {
   bool moves[kMoveTogether];
   for (uint64_t i = 0; i < kMoveTogether; ++i) {
     locks.take(table, first + i);
+    table.settle(first + i);
     moves[i] = (pm::load_relaxed(table.main(first + i).next) & kMoved) == 0;
     if (moves[i]) copy_bucket(state, first + i);
   }
@@ -140,7 +158,7 @@ void Core<Policy, Content>::mark_moved(Bucket& bucket) {
 template <typename Policy, typename Content>
 void Core<Policy, Content>::copy_bucket(const State& state, uint64_t home) {
   constexpr uint32_t kTargetsMax = 4;
-  thread_local std::vector<HashSlot> slots;
+  std::vector<HashSlot>& slots = moving_slots();
   slots.clear();
   collect_chain(*state.table, home, slots);
   const uint32_t shift = state.next->bits() - state.table->bits();
@@ -195,6 +213,7 @@ void Core<Policy, Content>::fill_chain(Table& to, Table* from, uint64_t home, co
 template <typename Policy, typename Content>
 void Core<Policy, Content>::end_growing(const State* state) {
   const std::lock_guard lock(growing_mutex_);
+  if (state_.load(std::memory_order_acquire) != state) return;  // another thread has
   Table* old = state->table;
   Table* table = state->next;
   auto after = std::make_unique<const State>(

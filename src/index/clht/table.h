@@ -117,6 +117,22 @@ class Table {
     if (seen.holds()) throw_damaged("a chain leads back to itself");
     return false;
   }
+  // When a bucket is locked for the first time in a generation: makes its chain durable, which a
+  // process that died may have left in the caches only. Else a key that is gone from there could
+  // come to another slot, an unchained bucket to another chain, or a record behind a mark that says
+  // that the bucket has moved; and a power failure would bring back what the chain was. One fence.
+  // Does nothing if there was no such process.
+  void settle(uint64_t home) const {
+    if (!pool_.may_be_unflushed() || !lock_of(home).is_first()) [[likely]]
+      return;
+    uint64_t steps = 0;
+    for (const Bucket* bucket = &main_[home]; bucket != nullptr;) {
+      pool_.memory().flush(bucket, sizeof *bucket);
+      bucket = next_of(*bucket);
+      if (bucket != nullptr) count_step(steps);
+    }
+    pool_.memory().fence();  // the chain as it is, before anything is changed that rests on it
+  }
   [[noreturn]] void throw_damaged(const char* what) const {
     throw pool_.damaged(
         Error(ErrorCode::kCorrupt,
@@ -224,6 +240,7 @@ class Table {
     } else if (!hold.try_lock()) {
       return false;  // never wait for a second lock; it will be looked at when the pool is reopened
     }
+    settle(home);
     return !is_linked(home, number);
   }
 

@@ -129,6 +129,7 @@ Core<Policy, Content>::Held::Held(Core& core, uint64_t hash) : lock_(core) {
     prefetch(table->main(home));  // all lines at once, before the lock waits for the first
     if (table == state->table) {
       lock_.take(*table, home);
+      table->settle(home);
       const bool moved = (pm::load_relaxed(table->main(home).next) & kMoved) != 0;
       if (!moved && state->next == nullptr) return;
       if (!moved) core.move_one(*state, home);
@@ -141,6 +142,7 @@ Core<Policy, Content>::Held::Held(Core& core, uint64_t hash) : lock_(core) {
       home = table->home_of(hash);
     }
     lock_.take(*table, home);
+    table->settle(home);
     if ((pm::load_relaxed(table->main(home).next) & kMoved) == 0) return;
     lock_.release();  // the table has grown again
     core.require_replaced(state);

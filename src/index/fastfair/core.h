@@ -318,7 +318,7 @@ class Core {
   bool join(Node& parent, uint32_t at, uint32_t count);
   bool fit_together(const Node& left, const Node& right) const;
   void append_entries(Node& left, const Node& right) const;
-  void unlink_right(Node& left, Node& right);
+  void will_unlink_right(pm::Heap::Txn& txn, const Node& left, const Node& right) const;
   void collapse();
   void retire(Node& node);
 

@@ -92,6 +92,10 @@ bool Core<Policy, Content>::join(Node& parent, uint32_t at, uint32_t count) {
   make_whole(right);
   if (!fit_together(left, right)) return false;
   require_toggle(left);
+  // What may lack memory, before anything changes: copies that never come to count would be in the
+  // way of what is put there.
+  pm::Heap::Txn txn(pool_.heap(), true);
+  will_unlink_right(txn, left, right);
   begin_change(parent);
   remove_entry(parent, at, count);
   memory_
@@ -100,7 +104,11 @@ bool Core<Policy, Content>::join(Node& parent, uint32_t at, uint32_t count) {
   begin_change(left);
   begin_change(right);
   append_entries(left, right);
-  unlink_right(left, right);
+  // The copies and the intents, before the copies count.
+  txn.commit([&] {
+    pm::store_release(left.sibling, sibling_offset(right.sibling) | next_toggle(left.sibling));
+    memory_.flush(&left.sibling, sizeof left.sibling);
+  });
   pm::store_release(right.obsolete, obsolete_mark_);  // readers begin again at the top
   retire(right);
   return true;
@@ -135,8 +143,8 @@ void Core<Policy, Content>::append_entries(Node& left, const Node& right) const 
 }
 
 template <typename Policy, typename Content>
-void Core<Policy, Content>::unlink_right(Node& left, Node& right) {
-  pm::Heap::Txn txn(pool_.heap(), true);
+void Core<Policy, Content>::will_unlink_right(pm::Heap::Txn& txn, const Node& left,
+                                              const Node& right) const {
   // The blocks count until the sibling word loses its present toggle bit.
   const pm::Link link = pm::link_bit(static_cast<uint32_t>(toggle_of(left.sibling)) - 1);
   const auto later = pm::Heap::Txn::Release::kLater;
@@ -144,11 +152,6 @@ void Core<Policy, Content>::unlink_right(Node& left, Node& right) {
   if constexpr (!kWords) {
     if (is_leaf(right)) txn.will_unlink(right.low_key, &left.sibling, link, later);
   }
-  // The copies and the intents, before the copies count.
-  txn.commit([&] {
-    pm::store_release(left.sibling, sibling_offset(right.sibling) | next_toggle(left.sibling));
-    memory_.flush(&left.sibling, sizeof left.sibling);
-  });
 }
 
 // A top with one child only is taken away. Under the merge mutex.

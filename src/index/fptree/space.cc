@@ -38,6 +38,7 @@ bool LeafSpace::load_chain() {
     if (!is_group(at) || count_ >= most) return false;
     last = know(make_group(at), last, nullptr);
   }
+  reserve_open(count_);
   return count_ > 0;
 }
 
@@ -50,6 +51,7 @@ bool LeafSpace::load_list(std::span<const uint64_t> offsets) {
     if (!is_group(offset)) return false;
     last = know(make_group(offset), last, nullptr);
   }
+  reserve_open(count_);
   return count_ > 0 && first_->offset == root_.groups;
 }
 
@@ -91,6 +93,11 @@ void LeafSpace::note_free(LeafRef* leaf) {
 
 // ---- taking and giving
 
+// So that no leaf that is given back needs memory: it would be lost until the pool is opened again.
+void LeafSpace::reserve_open(uint64_t groups) {
+  if (open_.capacity() < groups) open_.reserve(std::max<size_t>(groups, 2 * open_.capacity()));
+}
+
 void LeafSpace::open(Group* group) {
   group->open_at = static_cast<uint32_t>(open_.size());
   open_.push_back(group);
@@ -129,7 +136,7 @@ void LeafSpace::add_group() {
   const uint64_t at = txn.allocate(geometry_.group_bytes());
   // All that may lack memory, before the link: a group that nobody here knows would be lost.
   std::unique_ptr<Group> made = make_group(at);
-  open_.reserve(open_.size() + 1);
+  reserve_open(count_ + 1);
   format(memory, geometry_, pool_.at<char>(at), root_.groups);
   // The empty leaves and the intent, before the chain leads to them.
   txn.publish(at, root_.groups);

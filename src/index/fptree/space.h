@@ -91,6 +91,7 @@ class LeafSpace {
   Group* know(std::unique_ptr<Group> made, Group* before, Group* after);
   void add_group();
   void drop_group(Group* group);
+  void reserve_open(uint64_t groups);
   void open(Group* group);
   void shut(Group* group);
 

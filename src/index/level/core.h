@@ -184,6 +184,7 @@ class Core {
   bool write_once(const Condition& condition, const Key& key, const Value& value);
   Outcome try_write(const Condition& condition, const Key& key, const Value& value,
                     const State*& seen);
+  void settle(const State& state, uint64_t hash) const;
   void put(const Held& held, const Place& place, const Key& key, const Value& value);
   void replace(const Held& held, const Place& place, const Key& key, const Value& value);
   void wait_for_movement() const;

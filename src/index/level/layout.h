@@ -10,11 +10,13 @@
 //     | bits ... (64 bytes) | node 0 | node 1 | ... 2^bits of them
 //
 //   node of `level+rb`, 64 bytes: one cache line
-//     | token | unused | hash 0 | value 0 | hash 1 | value 1 | hash 2 | value 2 |
+//     | token | settled | hash 0 | value 0 | hash 1 | value 1 | hash 2 | value 2 |
 //
 //   node of `level`, 72 bytes, as the study measured it: alignment makes the token and the fields
 //   beside it larger than meant, and every node but one in eight straddles two lines
-//     | token | hash 0 | value 0 | hash 1 | value 1 | hash 2 | value 2 | dummy 0 | dummy 1 |
+//     | token | hash 0 | value 0 | hash 1 | value 1 | hash 2 | value 2 | settled | dummy |
+//
+//   settled: the generation of the pool from which on all of the node is durable; not flushed
 //
 // The top level has twice as many nodes as the bottom. Two hash functions, the leading bits of both
 // halves of one 64-bit hash, give two nodes in each level.
@@ -45,13 +47,14 @@ inline constexpr uint32_t kLevels = 3 + kExtras;
 struct WideNode {
   uint64_t token;
   HashSlot slots[kSlots];
-  uint64_t dummy[2];
+  uint64_t settled;
+  uint64_t dummy;
 };
 static_assert(sizeof(WideNode) == 72 && offsetof(WideNode, slots) == 8);
 
 struct alignas(64) LineNode {
   uint64_t token;
-  uint64_t unused;
+  uint64_t settled;
   HashSlot slots[kSlots];
 };
 static_assert(sizeof(LineNode) == 64 && offsetof(LineNode, slots) == 16);

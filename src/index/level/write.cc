@@ -161,6 +161,30 @@ typename Core<Policy, Content>::Place Core<Policy, Content>::find_empty(
   return {};
 }
 
+// Before a key is written: makes the nodes where it may be durable, each once in a generation. A
+// process that died may have left the removal of the key from one of them in the caches only, and a
+// power failure would bring it back beside the record that is added to another; or the token by
+// which the record counts whose value is replaced in another line. (Byte strings have
+// intents, by which recovery does that.) The caller holds the stripes of the hash.
+template <typename Policy, typename Content>
+void Core<Policy, Content>::settle(const State& state, uint64_t hash) const {
+  if (Content::kOutOfPlace || !pool_.may_be_unflushed()) [[likely]]
+    return;
+  std::array<Node*, size_t{2} * kLevels> nodes;
+  uint32_t count = 0;
+  for (const Level& level : state.all()) {
+    for (uint32_t side = 0; side < 2; ++side) {
+      Node& node = level.of(hash, side);
+      if (pm::load_relaxed(node.settled) == pool_.generation()) continue;
+      memory_.flush(&node, sizeof node);
+      nodes[count++] = &node;
+    }
+  }
+  if (count == 0) return;
+  memory_.fence();  // what the nodes have, before the key comes to one of them
+  for (uint32_t i = 0; i < count; ++i) pm::store_relaxed(nodes[i]->settled, pool_.generation());
+}
+
 template <typename Policy, typename Content>
 void Core<Policy, Content>::put(const Held& held, const Place& place, const Key& key,
                                 const Value& value) {
@@ -202,11 +226,13 @@ typename Core<Policy, Content>::Outcome Core<Policy, Content>::try_write(const C
   uint64_t before = 0;
   if (find(*seen, key, place, before)) {
     if (!condition.holds_for(records_, before)) return Outcome::kNot;
+    settle(*seen, key.hash);
     replace(held, place, key, value);
     return Outcome::kDone;
   }
   if (!condition.holds_if_absent()) return Outcome::kNot;
   if (is_ahead(*seen)) return Outcome::kAhead;
+  settle(*seen, key.hash);
   place = find_empty(seen->targets(), key.hash);
   if (place.node == nullptr) {
     const Outcome outcome = displace(held, *seen, key.hash, place);

@@ -95,6 +95,10 @@ bool Collector::collect_chunk(Partition& partition, size_t index, bool desperate
     Hit hit;
     if (lookup_.search(keys_.key_of(view.key), hit) != Found::kHit) return;
     if (hit.value != pointer) {
+      // A process that died may have left what leads elsewhere in the caches only: durable with the
+      // fence before the chunk is unlinked, else a power failure would bring back a pointer to it.
+      if (hit.level > 0 && payload_.log().may_be_unflushed())
+        memory_.flush(hit.value_at, sizeof *hit.value_at);
       hidden_by_row = hidden_by_row || hit.level == 0;
       return;
     }
@@ -150,6 +154,10 @@ void Collector::move(Partition& partition, uint64_t pointer, const PayloadLog::V
     pm::store_release(*hit.value_at, moved);
     return;
   }
+  // With the copy, that the record is a tombstone, which a process that died may have left in the
+  // caches only: else a power failure would make it a record with the copy's empty value.
+  if (!hit.live() && payload_.log().may_be_unflushed())
+    memory_.flush(hit.tag_at, sizeof *hit.tag_at);
   memory_.fence();  // the copy, before the pointer to it
   pm::store_release(*hit.value_at, moved);
   memory_.persist(hit.value_at, sizeof(uint64_t));  // before the original goes

@@ -118,9 +118,13 @@ uint32_t Levels::entry_epoch(const Entry& entry) {
 }
 
 void Levels::read_epoch(uint64_t row) const {
-  rows_[row].epoch =
-      entry_epoch(*entry_at(geometry_.level_of_row(row), Geometry::index_of_row(row)));
+  const Place place = place_at(geometry_.level_of_row(row), Geometry::index_of_row(row));
+  rows_[row].epoch = entry_epoch(*place.entry);
   rows_[row].known = true;
+  // A process that died may have left the lines that void the row's log records in the caches only:
+  // durable with the fence before the log's chunk is used again.
+  if (pool_.may_be_unflushed())
+    memory_.flush(place.entry->lines, place.lines * sizeof(DirectoryLine));
 }
 
 void Levels::visit_below(uint32_t level, uint64_t index,

@@ -184,6 +184,10 @@ void PayloadLog::close(uint32_t partition) {
 void PayloadLog::add_chunk(uint32_t partition, uint64_t bytes, bool reclaim) {
   const pm::Memory& memory = pool_.memory();
   settle(partition);  // the open chunk may be left for the new one
+  // All that may lack memory, before the link: a chunk that nobody here knows would be lost with
+  // the one before it.
+  std::vector<Chunk>& chunks = partitions_[partition].chunks;
+  if (chunks.size() == chunks.capacity()) chunks.reserve(2 * chunks.size() + 1);
   note_ends(partition, bytes == kChunkBytes, false);
   pm::Heap::TxnIfNeeded begun;
   uint64_t offset = begun.begin(pool_.heap(), reclaim).allocate(bytes);
@@ -206,11 +210,11 @@ void PayloadLog::add_chunk(uint32_t partition, uint64_t bytes, bool reclaim) {
   txn.publish(offset, head(partition).chunk);
   state_of(offset).garbage.store(0, std::memory_order_relaxed);
   pm::publish(state_of(offset).epoch, static_cast<uint32_t>(epoch));
-  partitions_[partition].chunks.push_back({.offset = offset,
-                                           .bytes = chunk->bytes,
-                                           .used = sizeof(PayloadChunk),
-                                           .counted = true,
-                                           .noted = false});
+  chunks.push_back({.offset = offset,
+                    .bytes = chunk->bytes,
+                    .used = sizeof(PayloadChunk),
+                    .counted = true,
+                    .noted = false});
 }
 
 uint64_t PayloadLog::append(uint32_t partition, std::string_view key, std::string_view value,
@@ -392,11 +396,20 @@ void PayloadLog::recover(uint32_t partition) {
     if (continues && chunks[i].bytes == kChunkBytes) open = i;
     found = found || chunks[i].found;
   }
-  // The notes of the ends that were found, before entries elsewhere that need none of this again.
-  if (found && !pool_.read_only()) pool_.memory().fence();
+  if (!found || pool_.read_only()) return;
+  // What was found whole, before the word that says so. A process that died may have left the last
+  // entries in the caches only: a power failure between their note and them would make damage of
+  // what is torn.
+  pool_.memory().fence();
+  for (Chunk& chunk : chunks) {
+    // Behind this end there may be whole entries that nothing leads to. No new one may come to
+    // stand before them, or in their place and be taken for them.
+    if (chunk.found) note_end(chunk, false);
+  }
+  pool_.memory().fence();  // the notes, before entries elsewhere that need none of this again
 }
 
-// `continues`: entries may be appended.
+// `continues`: entries may be appended. Of an end that is found the entries before it are flushed.
 void PayloadLog::find_end(Chunk& chunk, bool& continues) const {
   const auto* header = pool_.at<PayloadChunk>(chunk.offset);
   if (header->end != 0) {
@@ -421,9 +434,7 @@ void PayloadLog::find_end(Chunk& chunk, bool& continues) const {
   while (whole_entry(chunk, header->epoch, chunk.used, chunk.bytes, view)) {
     chunk.used += entry_bytes(view.key.size(), view.value.size());
   }
-  // Behind this end there may be whole entries that nothing leads to. No new one may come to stand
-  // before them, or in their place and be taken for them.
-  if (!pool_.read_only()) note_end(chunk, false);
+  if (!pool_.read_only()) pool_.memory().flush(pool_.at<char>(chunk.offset), chunk.used);
 }
 
 bool PayloadLog::whole_entry(const Chunk& chunk, uint64_t epoch, uint64_t at, uint64_t limit,

@@ -33,9 +33,9 @@
 // entries are flushed under one fence. A new entry in front of it, of the right size, would make a
 // later crash take it for what was to be appended there. So the header of each chunk notes its end,
 // after a fence that makes the entries before it durable; the note of a chunk that is appended to
-// is taken away, durably, before. Where a crash left no note the end is found by checksums, noted,
-// and nothing is ever appended to this chunk again. An entry before a noted end is not torn but
-// damaged if its checksum does not hold.
+// is taken away, durably, before. Where a crash left no note the end is found by checksums, noted
+// after what is before it is durable, and nothing is ever appended to this chunk again. An entry
+// before a noted end is not torn but damaged if its checksum does not hold.
 #pragma once
 
 #include <atomic>
@@ -163,6 +163,8 @@ class PayloadLog {
   static uint64_t places_word(uint64_t pages);
 
   pm::EpochManager& epochs() const { return epochs_; }
+  // As the pool's.
+  bool may_be_unflushed() const { return pool_.may_be_unflushed(); }
 
  private:
   struct Partition {

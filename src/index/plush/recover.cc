@@ -56,6 +56,8 @@ void Core::recover_partition(uint32_t number) {
     partition.log.append({0, 0, log_word(LogKind::kCancel, 0)});
     memory_.fence();
   }
+  // What this thread has flushed of rows, before another one frees a chunk of the log.
+  if (pool_.may_be_unflushed()) memory_.fence();
   try {
     // As every writer leaves it: one chunk free, so that operations that need no space find room.
     log_.free_next_chunk(partition);

@@ -226,10 +226,13 @@ void Log<Content>::free_oldest(pm::EpochManager& epochs) {
   if constexpr (kBytes) {
     try {
       epochs.retire([this, chunk] { free_one(chunk); });
-    } catch (const std::bad_alloc&) {  // another time
+    } catch (const std::bad_alloc&) {
+      // Another time. The caller learns of it: who waited for the chunk would do so for as long as
+      // memory is short.
       const std::lock_guard lock(mutex_);
       left_.push_front(chunk);
       --read_;
+      throw;
     }
   } else {
     free_one(chunk);
