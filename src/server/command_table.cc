@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 
 #include "server/acl.h"
 #include "server/command_error.h"
@@ -15,18 +16,39 @@ namespace perdure::server {
 
 namespace {
 
-constexpr size_t kNameBytesMax = 24;
-constexpr size_t kPlaces = 1024;  // a power of two, several times as many as there are commands
+constexpr int kPlaceBits = 10;
+constexpr size_t kPlaces = size_t{1} << kPlaceBits;  // several times as many as there are commands
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c; }
 char upper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - ('a' - 'A')) : c; }
 
-size_t place_of(std::string_view lower_case) {
-  uint64_t hash = 14695981039346656037ULL;
-  for (const char c : lower_case) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+// Of a name in any case: made of its first and last bytes, in words.
+size_t place_of(std::string_view name) {
+  const auto word_at = [&](size_t at, auto word) -> uint64_t {
+    std::memcpy(&word, name.data() + at, sizeof word);
+    return word;
+  };
+  const size_t size = name.size();
+  uint64_t first = 0;
+  uint64_t last = 0;
+  if (size >= sizeof(uint64_t)) {
+    first = word_at(0, uint64_t{});
+    last = word_at(size - sizeof(uint64_t), uint64_t{});
+  } else if (size >= sizeof(uint32_t)) {
+    first = word_at(0, uint32_t{});
+    last = word_at(size - sizeof(uint32_t), uint32_t{});
+  } else if (size >= sizeof(uint16_t)) {
+    first = word_at(0, uint16_t{});
+    last = word_at(size - sizeof(uint16_t), uint16_t{});
   }
-  return (hash ^ hash >> 29) & (kPlaces - 1);
+  constexpr uint64_t kLowerCase = 0x2020202020202020;
+  const uint64_t mixed = ((first | kLowerCase) * 31 + (last | kLowerCase)) * 0x9e3779b97f4a7c15;
+  return mixed >> (64 - kPlaceBits);
+}
+
+bool is_named(std::string_view lower_case, std::string_view name) {
+  return lower_case.size() == name.size() &&
+         std::ranges::equal(lower_case, name, [](char a, char b) { return a == lower(b); });
 }
 
 std::vector<Command> gather() {
@@ -227,13 +249,9 @@ std::optional<AclDenial> denial_of(const AclUser& user, const Command& command,
 
 const Command* find_command(std::string_view name) {
   static const std::array<const Command*, kPlaces> places = make_places();
-  if (name.size() > kNameBytesMax) return nullptr;
-  char text[kNameBytesMax];
-  for (size_t i = 0; i < name.size(); ++i) text[i] = lower(name[i]);
-  const std::string_view wanted(text, name.size());
-  for (size_t place = place_of(wanted); places[place] != nullptr;
+  for (size_t place = place_of(name); places[place] != nullptr;
        place = (place + 1) & (kPlaces - 1)) {
-    if (places[place]->name == wanted) return places[place];
+    if (is_named(places[place]->name, name)) return places[place];
   }
   return nullptr;
 }

@@ -19,6 +19,11 @@ constexpr std::string_view kNotePrefix{"\0m", 2};
 constexpr std::string_view kLocalPrefix{"\0l", 2};
 constexpr std::string_view kMarker{"\0\xd7\x05\x1d", 4};
 
+bool has_marker(std::string_view value) {
+  return value.size() >= kMarker.size() &&
+         std::memcmp(value.data(), kMarker.data(), kMarker.size()) == 0;
+}
+
 Type type_of_letter(char letter) {
   switch (letter) {
     case 'h':
@@ -161,7 +166,8 @@ std::string_view Keyspace::raw_key(uint32_t database, std::string_view key, std:
 }
 
 Type Keyspace::type_of(std::string_view value) {
-  if (value.size() <= kMarker.size() || !value.starts_with(kMarker)) return Type::kString;
+  if (value.size() <= kMarker.size() || !has_marker(value)) [[likely]]
+    return Type::kString;
   return type_of_letter(value[kMarker.size()]);
 }
 
@@ -177,7 +183,8 @@ Item Keyspace::item_of(const store::Partition::Found& found) const {
             .version = found.version,
             .expiry_ms = found.expiry_ms};
   const std::string_view value = found.value;
-  if (value.size() <= kMarker.size() || !value.starts_with(kMarker)) return item;
+  if (value.size() <= kMarker.size() || !has_marker(value)) [[likely]]
+    return item;
   std::string_view rest = value.substr(kMarker.size() + 1);
   item.type = type_of_letter(value[kMarker.size()]);
   if (item.type == Type::kString) {
@@ -289,7 +296,7 @@ void Keyspace::drop_old(const Item& item, std::string_view raw) {
 }
 
 std::string_view Keyspace::encode_string(std::string_view text, uint32_t flags) {
-  if (flags == 0 && !text.starts_with(kMarker)) return text;
+  if (flags == 0 && !has_marker(text)) return text;
   encoded_.assign(kMarker);
   encoded_ += 's';
   encoded_.append(reinterpret_cast<const char*>(&flags), sizeof flags);

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace perdure::server {
@@ -64,6 +65,23 @@ bool read_quoted(std::string_view line, char quote, size_t& at, std::string& out
   return false;
 }
 
+// Reads "digits\r\n" at `at`, up to six digits, if that is there; most are of one or two.
+bool read_short(const char*& at, const char* end, size_t& value) {
+  constexpr ptrdiff_t kBytesMax = 8;
+  const auto digit = [](char c) {
+    return static_cast<size_t>(static_cast<unsigned char>(c)) - '0';
+  };
+  const char* next = at;
+  const char* const last = end - at > kBytesMax ? at + kBytesMax : end;
+  for (value = 0; last - next >= 2; ++next) {
+    if (digit(*next) > 9) break;
+    value = 10 * value + digit(*next);
+  }
+  if (next == at || last - next < 2 || next[0] != '\r' || next[1] != '\n') return false;
+  at = next + 2;
+  return true;
+}
+
 }  // namespace
 
 void RespParser::restart() {
@@ -79,35 +97,45 @@ RespParser::Result RespParser::fail(std::string message) {
   return Result::kError;
 }
 
-RespParser::Result RespParser::parse(std::string_view input, size_t& consumed) {
+RespParser::Result RespParser::parse(std::string_view input, size_t& consumed, Arguments& out) {
   consumed = 0;
   if (input.empty()) return Result::kNeedMore;
+  const bool is_array = input[0] == '*';
+  if (is_array && expected_ < 0 && parse_whole(input, consumed, out)) return Result::kRequest;
   const Result result =
-      input[0] == '*' ? parse_array(input, consumed) : parse_inline(input, consumed);
+      is_array ? parse_array(input, consumed, out) : parse_inline(input, consumed, out);
   if (result == Result::kRequest) restart();
   return result;
 }
 
-int RespParser::read_number(std::string_view input, size_t& at, long long& value) {
-  // Most are of one or two digits.
-  const char* next = input.data() + at;
-  const auto digit = [](char c) { return static_cast<unsigned>(c - '0'); };
-  if (input.size() - at >= 4 && digit(next[0]) < 10) {
-    if (next[1] == '\r' && next[2] == '\n') {
-      value = digit(next[0]);
-      at += 3;
-      return 1;
-    }
-    if (digit(next[1]) < 10 && next[2] == '\r' && next[3] == '\n') {
-      value = 10 * digit(next[0]) + digit(next[1]);
-      at += 4;
-      return 1;
-    }
+// What nearly all requests are: a few arguments, all there. Of any other one nothing is kept.
+bool RespParser::parse_whole(std::string_view input, size_t& consumed, Arguments& out) const {
+  constexpr size_t kArgumentsMax = 64;
+  const char* at = input.data() + 1;
+  const char* const end = input.data() + input.size();
+  size_t count = 0;
+  if (!read_short(at, end, count) || count > std::min(kArgumentsMax, limits_->arguments_max)) {
+    return false;
   }
-  return read_any_number(input, at, value);
+  const size_t before = out.size();
+  for (; count > 0; --count) {
+    size_t bytes = 0;
+    if (at == end || *at++ != '$' || !read_short(at, end, bytes) ||
+        bytes > limits_->bulk_bytes_max || static_cast<size_t>(end - at) < bytes + 2 ||
+        at[bytes] != '\r' || at[bytes + 1] != '\n') {
+      break;
+    }
+    out.emplace_back(at, bytes);
+    at += bytes + 2;
+  }
+  consumed = static_cast<size_t>(at - input.data());
+  if (count == 0 && consumed <= limits_->request_bytes_max) return true;
+  consumed = 0;
+  out.resize(before);
+  return false;
 }
 
-int RespParser::read_any_number(std::string_view input, size_t& at, long long& value) {
+int RespParser::read_number(std::string_view input, size_t& at, long long& value) {
   size_t i = at;
   const bool negative = i < input.size() && input[i] == '-';
   if (negative) ++i;
@@ -126,7 +154,8 @@ int RespParser::read_any_number(std::string_view input, size_t& at, long long& v
   return i < input.size() && input[i] != '\r' ? -1 : 0;
 }
 
-RespParser::Result RespParser::parse_array(std::string_view input, size_t& consumed) {
+RespParser::Result RespParser::parse_array(std::string_view input, size_t& consumed,
+                                           Arguments& out) {
   if (expected_ < 0) {
     size_t at = 1;
     long long count = 0;
@@ -138,9 +167,8 @@ RespParser::Result RespParser::parse_array(std::string_view input, size_t& consu
     at_ = at;
     expected_ = count < 0 ? 0 : count;
   }
-  arguments_.clear();  // those that came before are in begins_
-  while (begins_.size() + arguments_.size() < static_cast<size_t>(expected_)) {
-    if (at_ >= input.size()) return suspend(input);
+  while (begins_.size() < static_cast<size_t>(expected_)) {
+    if (at_ >= input.size()) return Result::kNeedMore;
     if (input[at_] != '$') {
       const char c = input[at_];
       return fail(
@@ -149,7 +177,7 @@ RespParser::Result RespParser::parse_array(std::string_view input, size_t& consu
     size_t at = at_ + 1;
     long long bytes = 0;
     const int read = read_number(input, at, bytes);
-    if (read == 0) return suspend(input);
+    if (read == 0) return Result::kNeedMore;
     if (read < 0 || bytes < 0 || bytes > static_cast<long long>(limits_->bulk_bytes_max)) {
       return fail("Protocol error: invalid bulk length");
     }
@@ -159,35 +187,22 @@ RespParser::Result RespParser::parse_array(std::string_view input, size_t& consu
     }
     if (input.size() < at + length + 2) {
       wanted_ = at + length + 2;
-      return suspend(input);
+      return Result::kNeedMore;
     }
     if (input[at + length] != '\r' || input[at + length + 1] != '\n') {
       return fail("Protocol error: a bulk string has no end");
     }
-    arguments_.push_back(input.substr(at, length));
+    begins_.push_back(at);
+    sizes_.push_back(length);
     at_ = at + length + 2;
   }
-  if (!begins_.empty()) [[unlikely]] {
-    suspend(input);
-    for (size_t i = 0; i < begins_.size(); ++i) {
-      arguments_.push_back(input.substr(begins_[i], sizes_[i]));
-    }
-  }
+  for (size_t i = 0; i < begins_.size(); ++i) out.push_back(input.substr(begins_[i], sizes_[i]));
   consumed = at_;
   return Result::kRequest;
 }
 
-// Notes where the arguments stand, for a call with the same bytes elsewhere.
-RespParser::Result RespParser::suspend(std::string_view input) {
-  for (const std::string_view one : arguments_) {
-    begins_.push_back(static_cast<size_t>(one.data() - input.data()));
-    sizes_.push_back(one.size());
-  }
-  arguments_.clear();
-  return Result::kNeedMore;
-}
-
-RespParser::Result RespParser::parse_inline(std::string_view input, size_t& consumed) {
+RespParser::Result RespParser::parse_inline(std::string_view input, size_t& consumed,
+                                            Arguments& out) {
   const size_t end = input.find('\n', scanned_);
   if (end == std::string_view::npos ? input.size() > limits_->inline_bytes_max
                                     : end > limits_->inline_bytes_max) {
@@ -197,15 +212,14 @@ RespParser::Result RespParser::parse_inline(std::string_view input, size_t& cons
     scanned_ = input.size();
     return Result::kNeedMore;
   }
-  if (!split_words(input.substr(0, end))) {
+  if (!split_words(input.substr(0, end), out)) {
     return fail("Protocol error: unbalanced quotes in request");
   }
   consumed = end + 1;
   return Result::kRequest;
 }
 
-bool RespParser::split_words(std::string_view line) {
-  arguments_.clear();
+bool RespParser::split_words(std::string_view line, Arguments& out) {
   begins_.clear();
   sizes_.clear();
   words_.clear();
@@ -224,7 +238,7 @@ bool RespParser::split_words(std::string_view line) {
     sizes_.push_back(words_.size() - begins_.back());
   }
   for (size_t i = 0; i < begins_.size(); ++i) {
-    arguments_.emplace_back(std::string_view(words_).substr(begins_[i], sizes_[i]));
+    out.push_back(std::string_view(words_).substr(begins_[i], sizes_[i]));
   }
   return true;
 }

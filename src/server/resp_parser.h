@@ -22,20 +22,19 @@ struct RequestLimits {
 class RespParser {
  public:
   enum class Result : unsigned char {
-    kRequest,   // arguments() has it; may be empty: an empty line, or array
+    kRequest,   // may be empty: an empty line, or array
     kNeedMore,  // and nothing was consumed
     kError      // error() says why; the connection cannot go on
   };
 
   explicit RespParser(const RequestLimits& limits) : limits_(&limits) {}
 
-  // Takes the first request off `input`; `consumed` becomes its length. The arguments lie in
-  // `input`, or, if they stood in quotes, in the parser, until the next call. A request that comes
-  // in pieces is looked at from where the last call stopped, so `input` must begin with the same
-  // bytes as then.
-  Result parse(std::string_view input, size_t& consumed);
+  // Takes the first request off `input`; `consumed` becomes its length, and its arguments are added
+  // to `out`. They lie in `input`, or, of words on a line, in the parser, until the next call. A
+  // request that comes in pieces is looked at from where the last call stopped, so `input` must
+  // begin with the same bytes as then.
+  Result parse(std::string_view input, size_t& consumed, std::vector<std::string_view>& out);
 
-  const std::vector<std::string_view>& arguments() const { return arguments_; }
   const std::string& error() const { return error_; }
   // At least so many bytes in all are needed for the request that has begun; 0: unknown.
   size_t bytes_wanted() const { return wanted_; }
@@ -43,18 +42,17 @@ class RespParser {
   void restart();
 
  private:
-  Result parse_array(std::string_view input, size_t& consumed);
-  Result suspend(std::string_view input);
-  Result parse_inline(std::string_view input, size_t& consumed);
-  bool split_words(std::string_view line);
+  using Arguments = std::vector<std::string_view>;
+  bool parse_whole(std::string_view input, size_t& consumed, Arguments& out) const;
+  Result parse_array(std::string_view input, size_t& consumed, Arguments& out);
+  Result parse_inline(std::string_view input, size_t& consumed, Arguments& out);
+  bool split_words(std::string_view line, Arguments& out);
   Result fail(std::string message);
   // Reads "digits\r\n" at `at`, up to 20 digits. 1: read, 0: more is needed, -1: no number.
   static int read_number(std::string_view input, size_t& at, long long& value);
-  static int read_any_number(std::string_view input, size_t& at, long long& value);
 
   const RequestLimits* limits_;
-  std::vector<std::string_view> arguments_;
-  std::vector<size_t> begins_;  // of the arguments of a request that comes in pieces, and
+  std::vector<size_t> begins_;  // of the arguments of a request that comes in pieces, or in words
   std::vector<size_t> sizes_;
   size_t at_ = 0;       // where to go on
   size_t scanned_ = 0;  // of an inline request: no end of line before that

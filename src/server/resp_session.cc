@@ -66,12 +66,11 @@ RespParser::Result RespSession::parse_ahead(std::string_view input) {
   const size_t requests_max = user != nullptr ? kAheadRequests : 1;
   auto result = RespParser::Result::kRequest;
   while (requests_.size() < requests_max && ahead_.size() < kAheadArguments) {
+    const size_t first = ahead_.size();
     size_t consumed = 0;
-    result = parser_.parse(input, consumed);
+    result = parser_.parse(input, consumed, ahead_);
     if (result != RespParser::Result::kRequest) break;
-    const auto& arguments = parser_.arguments();
-    requests_.push_back({ahead_.size(), arguments.size(), consumed});
-    ahead_.insert(ahead_.end(), arguments.begin(), arguments.end());
+    requests_.push_back({first, ahead_.size() - first, consumed});
     if (input[0] != '*') break;  // the words may lie in the parser
     input.remove_prefix(consumed);
   }

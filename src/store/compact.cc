@@ -69,10 +69,10 @@ bool Partition::make_room(Head& head, uint64_t bytes, Purpose purpose) {
 }
 
 // The index entry that leads to the record, or kNone: then it does not count.
-uint64_t Partition::entry_of_record(const RecordView& record, Location location,
-                                    uint64_t hash) const {
+uint64_t Partition::entry_of_record(const RecordView& record, Location location, uint64_t hash,
+                                    const Sought* ahead) const {
   if (!record.is_put()) return PartitionIndex::kNone;
-  return index_.find_place(hash, key_of(record), location);
+  return index_.find_place(hash, key_of(record), location, ahead);
 }
 
 // Whether the record is the one that its key has. Tells its index entry.
@@ -226,7 +226,7 @@ void Partition::move_record(const RecordView& record, Location from, uint64_t en
   index_.move(entry, to);
 }
 
-void Partition::compact_record(const RecordView& record, Location here, uint64_t hash) {
+void Partition::compact_record(const RecordView& record, Location here, const Sought& sought) {
   if (record.has(kPrefix)) return compact_prefix(record, here);
   if (Saved* saved = find_saved(record, here); saved != nullptr) return move_saved(record, *saved);
   const uint64_t incarnation = blocks_[here.slot()].incarnation;
@@ -234,7 +234,7 @@ void Partition::compact_record(const RecordView& record, Location here, uint64_t
                    .version = record.version,
                    .superseded = record.superseded};
   index_.tidy();
-  const uint64_t entry = entry_of_record(record, here, hash);
+  const uint64_t entry = entry_of_record(record, here, sought.hash, &sought);
   const bool invalidates = still_invalidates(record, incarnation);
   const bool expired = may_expire(record, invalidates);
   if (entry != PartitionIndex::kNone && !expired) {
@@ -252,15 +252,15 @@ void Partition::compact_record(const RecordView& record, Location here, uint64_t
   index_.erase(entry);
 }
 
-// Of the victim's records from cursor_ up to `stop` some, with the hashes of their keys (unless the
-// index is an ordered one, which does without), so that the misses in the index overlap. Returns
-// how many. Throws kCorrupt if one of them is damaged.
+// Of the victim's records from cursor_ up to `stop` some, with the hashes of their keys, or, of an
+// ordered index, the ways to their entries, so that the misses in the index overlap. Returns how
+// many. Throws kCorrupt if one of them is damaged.
 size_t Partition::read_victim(uint64_t stop, VictimRecords& records) const {
   size_t count = 0;
   size_t puts = 0;
-  std::array<Sought, kTogether> sought;
+  std::array<Sought*, kTogether> all;
   for (uint64_t at = cursor_; at < stop && count < kTogether; ++count) {
-    auto& [record, hash] = records[count];
+    auto& [record, sought] = records[count];
     record = view_at({victim_, at});
     require_intact({victim_, at}, record);
     at += record.bytes;
@@ -269,14 +269,14 @@ size_t Partition::read_victim(uint64_t stop, VictimRecords& records) const {
       record.flags |= kRemoval;  // it does not count, and its key may be gone
       continue;
     }
-    const std::string_view key = key_of(record);
-    if (index_.ordered() == nullptr) hash = hash_of(key);
-    sought[puts++] = {hash, key};
+    sought.key = key_of(record);
+    if (index_.ordered() == nullptr) sought.hash = hash_of(sought.key);
+    all[puts++] = &sought;
   }
   // Not the steps that lead to the record: it is at hand.
   const int steps = index_.is_hash() ? 1 : PartitionIndex::kAheadSteps - 1;
   for (int step = 0; step < steps; ++step) {
-    for (Sought& one : std::span(sought.data(), puts)) index_.prefetch(step, one, [](Location) {});
+    for (Sought* one : std::span(all.data(), puts)) index_.prefetch(step, *one, [](Location) {});
   }
   return count;
 }

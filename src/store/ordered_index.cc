@@ -222,7 +222,20 @@ uint64_t OrderedIndex::find_place(std::string_view key, Location place) const {
   const Leaf& leaf = leaf_of(key);
   size_t first = 0;
   size_t last = 0;
-  if (!same_head(leaf, key, &first, &last)) return kNone;
+  same_head(leaf, key, &first, &last);
+  return place_among(leaf, first, last, place);
+}
+
+uint64_t OrderedIndex::find_place(std::string_view key, Location place, uint64_t entry,
+                                  uint64_t changes) const {
+  if (entry == 0 || changes != changes_) return find_place(key, place);
+  // Nothing has changed but where entries lead: it is the first one that has the key's head.
+  const Leaf& leaf = leaf_at(entry);
+  const size_t first = position_at(entry);
+  return place_among(leaf, first, end_of_equal(leaf.heads, first, leaf.heads[first]), place);
+}
+
+uint64_t OrderedIndex::place_among(const Leaf& leaf, size_t first, size_t last, Location place) {
   for (; first != last; ++first) {
     if (leaf.places[first] == place.word()) return entry_of(leaf, first);
   }

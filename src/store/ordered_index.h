@@ -66,6 +66,8 @@ class OrderedIndex {
   // The entry of the key that leads to this place, or kNone. Reads no record, so that no other
   // one's damage hinders it.
   uint64_t find_place(std::string_view key, Location place) const;
+  // The same, where `entry` is what prefetch() has come to when changes() was `changes`, or 0.
+  uint64_t find_place(std::string_view key, Location place, uint64_t entry, uint64_t changes) const;
   Location at(uint64_t entry) const {
     return Location::of_word(leaf_at(entry).places[position_at(entry)]);
   }
@@ -179,6 +181,7 @@ class OrderedIndex {
 
   Leaf& leaf_of(std::string_view key) const;
   static bool same_head(const Leaf& leaf, std::string_view key, size_t* first, size_t* last);
+  static uint64_t place_among(const Leaf& leaf, size_t first, size_t last, Location place);
   size_t lower_bound(const Leaf& leaf, std::string_view key, size_t first, size_t last) const;
   std::string_view key_at(const Leaf& leaf, size_t i) const {
     return keys_.key_at(Location::of_word(leaf.places[i]));

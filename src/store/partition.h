@@ -591,11 +591,12 @@ class Partition final : private RecordKeys {
     return record.has(kSupersedes) && record.superseded.incarnation != incarnation &&
            exists(record.superseded.incarnation);
   }
-  uint64_t entry_of_record(const RecordView& record, Location location, uint64_t hash) const;
+  uint64_t entry_of_record(const RecordView& record, Location location, uint64_t hash,
+                           const Sought* ahead = nullptr) const;
   bool counts(const RecordView& record, Location location, uint64_t* entry) const;
-  void compact_record(const RecordView& record, Location here, uint64_t hash);
+  void compact_record(const RecordView& record, Location here, const Sought& sought);
   static constexpr size_t kTogether = 16;
-  using VictimRecords = std::array<std::pair<RecordView, uint64_t>, kTogether>;
+  using VictimRecords = std::array<std::pair<RecordView, Sought>, kTogether>;
   size_t read_victim(uint64_t stop, VictimRecords& records) const;
   // Whether it has expired, and is longer than the marks that would take its place.
   bool may_expire(const RecordView& record, bool invalidates) const {

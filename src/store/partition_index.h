@@ -56,8 +56,12 @@ class PartitionIndex {
   }
   // The entry of the key that leads to this place, or kNone. No record is read: only an index in PM
   // may throw.
-  uint64_t find_place(uint64_t hash, std::string_view key, Location place) const {
-    if (ordered_ != nullptr) return ordered_->find_place(key, place);
+  uint64_t find_place(uint64_t hash, std::string_view key, Location place,
+                      const Sought* ahead = nullptr) const {
+    if (ordered_ != nullptr) {
+      return ahead != nullptr ? ordered_->find_place(key, place, ahead->way, ahead->changes)
+                              : ordered_->find_place(key, place);
+    }
     return find(hash, key, [&](Location found) { return found == place; });
   }
   Location at(uint64_t entry) const {
