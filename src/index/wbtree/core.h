@@ -273,7 +273,7 @@ class Core {
   void put(StripeLock& lock, Node& leaf, Order& order, uint32_t position, const Key& key,
            const Value& value);
   void fill_cell(Node& leaf, uint32_t cell, const Slot& slot, const Order& order) const;
-  void replace(StripeLock& lock, Slot& slot, const Key& key, const Value& value);
+  void replace(StripeLock& lock, Node& leaf, Slot& slot, const Key& key, const Value& value);
   void take_out(StripeLock& lock, Node& leaf, uint32_t cell);
 
   // ---- split.cc

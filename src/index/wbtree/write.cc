@@ -231,12 +231,17 @@ void Core<Content>::put(StripeLock& lock, Node& leaf, Order& order, uint32_t pos
 }
 
 template <typename Content>
-void Core<Content>::replace(StripeLock& lock, Slot& slot, const Key& key, const Value& value) {
+void Core<Content>::replace(StripeLock& lock, Node& leaf, Slot& slot, const Key& key,
+                            const Value& value) {
   if constexpr (Content::kOutOfPlace) {
     records_.relink(slot.value, key.bytes, value, [&] { lock.begin_change(); });
   } else {
     (void)key;
     lock.begin_change();
+    // A process that died may have left the bit by which the record counts in the caches only.
+    // (Byte strings have intents, by which recovery makes it durable.)
+    if (pool_.may_be_unflushed()) [[unlikely]]
+      memory_.flush(&leaf.bitmap, sizeof leaf.bitmap);
     pm::store_release(slot.value, value);
     memory_.persist(&slot.value, sizeof slot.value);  // before anybody can see it
   }
@@ -275,7 +280,7 @@ typename Core<Content>::Outcome Core<Content>::try_write(const Condition& condit
   if (place.cell != 0) {
     Slot& cell = leaf.cell(place.cell);
     if (!condition.holds_for(records_, cell.value)) return Outcome::kNot;
-    replace(*lock, cell, key, value);
+    replace(*lock, leaf, cell, key, value);
     return Outcome::kDone;
   }
   if (!condition.holds_if_absent()) return Outcome::kNot;
