@@ -28,7 +28,8 @@ struct Partition::Eviction {
   std::vector<Location> go;
   std::vector<Location> stay;
   uint64_t overflow_bytes = 0;  // of what goes
-  bool is_hot = false;          // more than half of the block has been read
+  bool was_read = false;
+  bool is_hot = false;  // more than half of the block has been read
 };
 
 void Partition::note_use(Location location) const {
@@ -125,6 +126,7 @@ bool Partition::plan_eviction(uint32_t slot, uint64_t bytes, uint64_t gain_bytes
     stay_bytes += marks ? kMarkBytes : 0;
   }
   require_nothing_lost(slot, found_bytes);
+  plan.was_read = used_bytes != 0;
   plan.is_hot = used_bytes > payload_bytes() / 2;
   return plan.overflow_bytes != 0 || gain_of(block, stay_bytes) >= gain_bytes_min;
 }
@@ -250,19 +252,21 @@ bool Partition::evict(uint64_t bytes) {
     }
     if (emptied_ != kNoSlot || victim_ != kNoSlot || !stale_.empty()) return false;
   }
+  bool some_were_read = false;  // of blocks that are stuck
   for (bool last_resort = false;;) {
     std::vector<uint32_t> slots = oldest_blocks();
     if (slots.empty()) {
       // All are looked at anew, for less. Not each time where what must stay may be all there is.
-      if (last_resort) {
+      if (last_resort && !some_were_read) {
         evict_again_ = closed_blocks_ / 4;
         return false;
       }
-      if (config_.may_evict && evict_again_ > 0) {
+      if (!last_resort && config_.may_evict && evict_again_ > 0) {
         --evict_again_;
         return false;
       }
       last_resort = true;
+      some_were_read = false;
       for (Block& block : blocks_) block.stuck = false;
       if (!config_.may_evict || overflow_taken_ > config_.bytes_max / 2) close_heads();
       slots = oldest_blocks();
@@ -272,17 +276,20 @@ bool Partition::evict(uint64_t bytes) {
         Eviction plan;
         const uint64_t gain_bytes_min = payload_bytes() / (last_resort ? 16 : 4);
         const bool gains = plan_eviction(slot, bytes, gain_bytes_min, plan);
-        if (plan.is_hot) {
-          // A second chance: it counts as new, and nothing of it as read. Next time round it is not
-          // hot, unless it was read again.
-          blocks_[slot].age = next_incarnation_;
-          std::fill_n(&used_[slot * use_words()], use_words(), 0);
-        } else if (gains && !plan.go.empty()) {
+        if (!plan.is_hot && gains && !plan.go.empty()) {
           carry_out(slot, plan);
           evict_again_ = 0;
           return true;
+        }
+        // A second chance: nothing of it counts as read. A hot block counts as new, and is not hot
+        // next time round, unless it is read again. Of one with few records, all of them read, some
+        // may go as a last resort.
+        std::fill_n(&used_[slot * use_words()], use_words(), 0);
+        if (plan.is_hot) {
+          blocks_[slot].age = next_incarnation_;
         } else {
           blocks_[slot].stuck = true;
+          some_were_read = some_were_read || plan.was_read;
         }
       } catch (const Error& error) {
         // If its eviction had begun it is half compacted, to go on with: compaction finds its

@@ -173,14 +173,20 @@ TEST_P(ConcurrentWithWorkers, EveryKeyIsLinearizable) {
   options["workers"] = "2";
   options["balance"] = "1";
   Store store = create_store(pool_path(), pool_options(MiB(256)), GetParam(), options);
-  ContendedRounds rounds(store.typed(), scaled(40), base_seed());
-  EXPECT_EQ(rounds.run(), "");
-  EXPECT_EQ(faults(store.pool, {store.index.get()}), "");
-  double moved = 0;
-  for (const Statistic& one : store.index->statistics()) {
-    if (one.name == "moved_partitions") moved = one.value;
+  const auto moved = [&] {
+    for (const Statistic& one : store.index->statistics()) {
+      if (one.name == "moved_partitions") return one.value;
+    }
+    return 0.0;
+  };
+  // Workers measure how busy they are: how soon partitions move depends on what else runs here.
+  for (uint64_t times = 0; times == 0 || moved() == 0; ++times) {
+    ASSERT_LT(times, 100U) << "no partition has moved";
+    for (uint64_t key = 0; key < ContendedRounds::kKeys; ++key) store.typed().remove(key);
+    ContendedRounds rounds(store.typed(), scaled(40), base_seed() + times);
+    ASSERT_EQ(rounds.run(), "");
   }
-  EXPECT_GT(moved, 0);
+  EXPECT_EQ(faults(store.pool, {store.index.get()}), "");
 }
 
 TEST_P(Concurrent, OnlyOneInsertAndOneRemoveOfAKeyWin) {

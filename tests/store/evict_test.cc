@@ -88,6 +88,23 @@ TEST_P(StoreCacheTest, KeepsWhatIsRead) {
   EXPECT_FALSE(store.contains("cold20000"));
 }
 
+// Long values that were all read, in a few records.
+TEST_P(StoreCacheTest, WhatIsReadGoesIfThereIsNothingElse) {
+  Pool pool = Pool::create(dir_.file("pool"), pool_options(2));
+  StoreOptions options = GetParam().options;
+  options.block_bytes = 1024;
+  options.evict = true;
+  options.bytes_max = options.partitions * 20 * 1024;
+  Store store = Store::create(pool, "store", options);
+  for (uint64_t i = 0; i < 3000; ++i) {
+    const std::string key = "k" + std::to_string(i);
+    store.put(key, std::string(100 + random_.below(1900), 'v'));
+    EXPECT_TRUE(store.contains(key));
+    EXPECT_TRUE(store.get(key));
+  }
+  EXPECT_EQ(faults(store), "");
+}
+
 TEST_P(StoreCacheTest, WhatHasExpiredGoesFirst) {
   Pool pool = Pool::create(dir_.file("pool"), pool_options());
   Store store = Store::create(pool, "store", options());

@@ -164,6 +164,7 @@ TEST(CoverageOfSites, CountsAStreamAsReached) {
   Coverage coverage;
   coverage.add(run, {});
   for (const std::string& place : coverage.unreached()) {
+    if (place.find("Table::settle") != std::string::npos) continue;  // after the death of a process
     EXPECT_EQ(place.find("flush table.h"), std::string::npos) << place;  // made with the table
   }
 }
