@@ -151,8 +151,8 @@ class Files {
   // In the order of names. Errors: kNotFound, kNotAFile.
   std::vector<FileInfo> list(std::string_view path) const;
 
-  // A lock by name within this process, whether there is a file or not; the pool keeps other
-  // processes away. False if it is taken. Gone with the process.
+  // A lock by path, however it is spelled, within this process, whether there is a file or not; the
+  // pool keeps other processes away. False if it is taken. Gone with the process.
   bool lock(std::string_view path);
   void unlock(std::string_view path);
 

@@ -16,6 +16,7 @@
 #include "perdure/files.h"
 #include "pm/pool_impl.h"
 #include "support/child.h"
+#include "support/errors.h"
 #include "support/failing_medium.h"
 #include "support/files.h"
 #include "support/random.h"
@@ -201,6 +202,22 @@ TEST_F(FilesPower, AFailedMediumCanBeRead) {
     EXPECT_THROW(files.make_directory("/more"), Error);
     steps_.let_go();
   }
+}
+
+// Who closes a file relies on it; a file that nothing was appended to is closed all the same.
+TEST_F(FilesPower, ClosingOnAFailedMediumIsAnError) {
+  FailingMedium medium(path(), Domain::kLine);
+  medium.begin();
+  Pool pool = Pool::open(path(), small_pool());
+  Files files = Files::open(pool, "files");
+  files.create_file("/idle").close();
+  FileWriter idle = files.append_file("/idle");
+  FileWriter log = files.create_file("/log");
+  log.append("a record");
+  medium.refuse_here(medium.persists(), true);
+  EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { files.make_directory("/d"); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { log.close(); }));
+  idle.close();
 }
 
 // A process dies while it removes a file, which the next one sees; the power fails while that

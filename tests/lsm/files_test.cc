@@ -196,6 +196,13 @@ TEST_F(FilesTest, LocksAreTakenOnce) {
   EXPECT_FALSE(files_.lock("/LOCK"));
   files_.unlock("/LOCK");
   EXPECT_TRUE(files_.lock("/LOCK"));
+  // A store that is opened as "/db/" has "/db//LOCK".
+  EXPECT_TRUE(files_.lock("/db/LOCK"));
+  for (const char* spelling : {"/db//LOCK", "db/LOCK", "/./db/LOCK"})
+    EXPECT_FALSE(files_.lock(spelling)) << spelling;
+  files_.unlock("db//LOCK");
+  EXPECT_TRUE(files_.lock("/db/LOCK"));
+  EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, "..", [&] { files_.lock("/db/../LOCK"); }));
 }
 
 TEST_F(FilesTest, AFullPoolRefusesAndChangesNothing) {

@@ -100,6 +100,10 @@ class FileSystem {
 
   // The caller holds names_mutex_.
   Place place_of(std::string_view path) const;
+  // The first name of a path, or of what is left of the `whole` one, which then is without it;
+  // empty: there is none.
+  std::string_view take_name(std::string_view& path, std::string_view whole) const;
+  std::string spelling_of(std::string_view path) const;
   Node& directory_at(std::string_view path) const;
   std::shared_ptr<Node> add_node(Node& parent, std::string_view name, bool directory);
   uint32_t take_number();
@@ -136,7 +140,7 @@ class FileSystem {
   std::vector<uint64_t> pages_;  // of the table
   std::vector<uint32_t>
       free_numbers_;  // capacity for all numbers, so that returning one does not throw
-  std::set<std::string, std::less<>> locks_;
+  std::set<std::string> locks_;
 };
 
 }  // namespace perdure::files

@@ -19,21 +19,28 @@ void FileSystem::fail(ErrorCode code, std::string_view path, const char* what) c
   throw Error(code, fmt::format("{}: '{}': '{}' {}", pool_.mapping().path(), name_, path, what));
 }
 
-FileSystem::Place FileSystem::place_of(std::string_view path) const {
-  Place place{const_cast<Node*>(&root_directory_), {}, nullptr};
-  const std::string_view whole = path;
+std::string_view FileSystem::take_name(std::string_view& path, std::string_view whole) const {
   while (!path.empty()) {
-    const std::string_view part = path.substr(0, path.find('/'));
-    path.remove_prefix(std::min(part.size() + 1, path.size()));
-    if (part.empty() || part == ".") continue;
-    if (part == "..") fail(ErrorCode::kInvalidArgument, whole, "has a \"..\"; give a path without");
-    if (part.size() > kNameBytesMax || part.find('\0') != std::string_view::npos) {
+    const std::string_view name = path.substr(0, path.find('/'));
+    path.remove_prefix(std::min(name.size() + 1, path.size()));
+    if (name.empty() || name == ".") continue;
+    if (name == "..") fail(ErrorCode::kInvalidArgument, whole, "has a \"..\"; give a path without");
+    if (name.size() > kNameBytesMax || name.find('\0') != std::string_view::npos) {
       fail(ErrorCode::kInvalidArgument, whole,
            "has a name of more than 255 bytes, or with a NUL; give another one");
     }
+    return name;
+  }
+  return {};
+}
+
+FileSystem::Place FileSystem::place_of(std::string_view path) const {
+  Place place{const_cast<Node*>(&root_directory_), {}, nullptr};
+  std::string_view left = path;
+  for (auto part = take_name(left, path); !part.empty(); part = take_name(left, path)) {
     if (!place.leaf.empty()) {
-      if (!place.node) fail(ErrorCode::kNotFound, whole, "is in a directory that is not there");
-      if (!place.node->directory) fail(ErrorCode::kNotAFile, whole, "goes through a file");
+      if (!place.node) fail(ErrorCode::kNotFound, path, "is in a directory that is not there");
+      if (!place.node->directory) fail(ErrorCode::kNotAFile, path, "goes through a file");
       place.directory = place.node.get();
     }
     place.leaf = part;
@@ -287,14 +294,23 @@ std::vector<FileInfo> FileSystem::list(std::string_view path) const {
   return all;
 }
 
+// All spellings of a path are one: a store opens "/db" by "/db/LOCK", and "/db/" by "/db//LOCK".
+std::string FileSystem::spelling_of(std::string_view path) const {
+  std::string spelling;
+  std::string_view left = path;
+  for (auto name = take_name(left, path); !name.empty(); name = take_name(left, path))
+    spelling.append("/").append(name);
+  return spelling;
+}
+
 bool FileSystem::lock(std::string_view path) {
   const std::lock_guard lock(names_mutex_);
-  return locks_.emplace(path).second;
+  return locks_.insert(spelling_of(path)).second;
 }
 
 void FileSystem::unlock(std::string_view path) {
   const std::lock_guard lock(names_mutex_);
-  if (const auto found = locks_.find(path); found != locks_.end()) locks_.erase(found);
+  locks_.erase(spelling_of(path));
 }
 
 }  // namespace perdure::files

@@ -228,15 +228,12 @@ void Stream::close() {
     Stream& stream;
     ~Release() { stream.system_->release(stream.node_, true); }
   } release{*this};
-  if (system_->pool().failed()) return;
+  if (!changed_) return;
   system_->pool().require_writable();
   commit();
-  if (changed_) {
-    system_->store_size(*node_, committed_, committed_);  // without a tail
-    system_->store_modified(*node_);
-  }
-  if (unfenced_ || changed_)
-    memory_.fence();  // append offset and time, before the file is another's
+  system_->store_size(*node_, committed_, committed_);  // without a tail
+  system_->store_modified(*node_);
+  memory_.fence();  // append offset and time, before the file is another's
   node_->size.store(position_, std::memory_order_release);
 }
 
