@@ -2,10 +2,12 @@
 #include "perdure/block_cache.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <new>
 #include <optional>
@@ -487,6 +489,29 @@ TEST_F(BlockCaches, OfTwoRecordsOfAKeyOneIsLeft) {
       EXPECT_EQ(cache.erase("key"), opening == 0);
     }
   }
+}
+
+// Threads make opening faster, no more: a process that may have none opens its cache.
+TEST_F(BlockCaches, OpensWithoutThreads) {
+  {
+    Pool pool = Pool::create(path(), cache_pool(4 * kCacheMiB));
+    BlockCache cache =
+        BlockCache::create(pool, "cache", {.capacity_bytes = kCacheMiB, .segment_bytes = 4096});
+    for (uint64_t i = 0; cache.counters().pool_bytes < kCacheMiB; ++i)
+      cache.insert(block_key(i), cached_block(i, 1, 3000));
+  }
+  EXPECT_EQ(in_crashing_child([&]() -> std::string {
+              Pool pool = Pool::open(path(), cache_pool(4 * kCacheMiB));
+              std::ifstream sizes("/proc/self/statm");
+              uint64_t pages = 0;
+              sizes >> pages;
+              // Memory, but no room for a stack.
+              const rlimit limit{(pages << 12) + (4 << 20), RLIM_INFINITY};
+              if (::setrlimit(RLIMIT_AS, &limit) != 0) return "there is no limit";
+              const BlockCache cache = BlockCache::open(pool, "cache", {.threads = 8});
+              return cache.counters().recovered > 100 ? "" : "blocks are missing";
+            }),
+            "");
 }
 
 TEST_F(BlockCaches, AFailedMediumDeclinesAndIsRead) {
