@@ -20,6 +20,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -44,6 +45,12 @@ struct TwoQueueCounters {
   uint64_t references = 0;  // in A1 now
 };
 
+// Of keys that are bytes: they are looked up without a string of their own.
+struct BytesHash {
+  using is_transparent = void;
+  size_t operator()(std::string_view bytes) const { return std::hash<std::string_view>{}(bytes); }
+};
+
 // One queue; not thread-safe.
 template <typename Key, typename Value, typename Hash = std::hash<Key>>
 class TwoQueueShard {
@@ -52,7 +59,8 @@ class TwoQueueShard {
       : capacity_bytes_(capacity_bytes), references_max_(std::max<uint64_t>(1, references_max)) {}
 
   // The value in AM, or null; counts as its use.
-  Value* find(const Key& key) {
+  template <typename Text = Key>
+  Value* find(const Text& key) {
     const auto found = entries_.find(key);
     if (found == entries_.end()) return nullptr;
     am_.splice(am_.begin(), am_, found->second);
@@ -61,10 +69,14 @@ class TwoQueueShard {
   }
 
   // Whether the key is in AM; no use.
-  bool contains(const Key& key) const { return entries_.contains(key); }
+  template <typename Text = Key>
+  bool contains(const Text& key) const {
+    return entries_.contains(key);
+  }
 
   // Of a key that find() has not found: whether it is to be put. If not, A1 has taken note of it.
-  bool wants(const Key& key, uint64_t bytes) {
+  template <typename Text = Key>
+  bool wants(const Text& key, uint64_t bytes) {
     const auto known = references_.find(key);
     if (known != references_.end()) {
       a1_.erase(known->second);
@@ -156,15 +168,16 @@ class TwoQueueShard {
     uint64_t bytes;
   };
 
-  void note(const Key& key) {
+  template <typename Text>
+  void note(const Text& key) {
     if (references_.contains(key)) return;
     if (references_.size() == references_max_) {
       references_.erase(a1_.back());
       a1_.pop_back();
     }
-    a1_.push_front(key);
+    a1_.emplace_front(key);
     try {
-      references_[key] = a1_.begin();
+      references_[a1_.front()] = a1_.begin();
     } catch (...) {
       a1_.pop_front();
       throw;
@@ -175,9 +188,9 @@ class TwoQueueShard {
   uint64_t references_max_;
   uint64_t bytes_ = 0;
   std::list<Entry> am_;  // newest use first
-  std::unordered_map<Key, typename std::list<Entry>::iterator, Hash> entries_;
+  std::unordered_map<Key, typename std::list<Entry>::iterator, Hash, std::equal_to<>> entries_;
   std::list<Key> a1_;  // newest first
-  std::unordered_map<Key, typename std::list<Key>::iterator, Hash> references_;
+  std::unordered_map<Key, typename std::list<Key>::iterator, Hash, std::equal_to<>> references_;
   TwoQueueCounters counters_;
 };
 
@@ -202,8 +215,8 @@ class TwoQueue {
   }
 
   // Calls `work(shard)` with the key's shard, locked.
-  template <typename Work>
-  auto with(const Key& key, Work work) {
+  template <typename Text, typename Work>
+  auto with(const Text& key, Work work) {
     // The low bits choose the bucket.
     Locked& locked = *shards_[(Hash{}(key) * 0x9fb21c651e98df25 >> 32) % shards_.size()];
     const std::lock_guard lock(locked.mutex);

@@ -54,7 +54,7 @@ class TwoQueueCache final : public leveldb::Cache {
   }
 
   Handle* Lookup(const Slice& slice) override {
-    const std::string key = slice.ToString();
+    const std::string_view key(slice.data(), slice.size());
     return queue_.with(key, [&](auto& shard) -> Handle* {
       if (Block** found = shard.find(key)) {
         (*found)->users.fetch_add(1, std::memory_order_relaxed);
@@ -97,7 +97,7 @@ class TwoQueueCache final : public leveldb::Cache {
   }
 
   uint64_t block_bytes_;
-  lsm::TwoQueue<std::string, Block*> queue_;
+  lsm::TwoQueue<std::string, Block*, lsm::BytesHash> queue_;
   std::atomic<uint64_t> last_id_{0};
 };
 

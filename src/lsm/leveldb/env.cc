@@ -59,7 +59,7 @@ class PoolSequentialFile final : public leveldb::SequentialFile {
     return Status::OK();
   }
   Status Skip(uint64_t bytes) override {
-    position_ += bytes;
+    position_ += std::min(bytes, ~position_);
     return Status::OK();
   }
 
@@ -248,12 +248,10 @@ class PoolEnv final : public leveldb::EnvWrapper {
   }
   Status GetFileSize(const std::string& name, uint64_t* bytes) override {
     *bytes = 0;
-    return status_of(name, [&] { *bytes = files_.open_file(name).size(); });
+    return status_of(name, [&] { *bytes = require(name, false).bytes; });
   }
-  Status RemoveFile(const std::string& name) override {
-    return status_of(name, [&] { files_.remove(name); });
-  }
-  Status RemoveDir(const std::string& name) override { return RemoveFile(name); }
+  Status RemoveFile(const std::string& name) override { return remove(name, false); }
+  Status RemoveDir(const std::string& name) override { return remove(name, true); }
   // With what leads to it: the root directory of a pool is empty, where a system's is not.
   Status CreateDir(const std::string& name) override {
     return status_of(name, [&] { files_.make_directories(name); });
@@ -283,6 +281,20 @@ class PoolEnv final : public leveldb::EnvWrapper {
   }
 
  private:
+  FileInfo require(const std::string& name, bool directory) const {
+    const auto info = files_.find(name);
+    if (!info) throw Error(ErrorCode::kNotFound, "is not there");
+    if (info->directory != directory)
+      throw Error(ErrorCode::kNotAFile, directory ? "is a file" : "is a directory");
+    return *info;
+  }
+  Status remove(const std::string& name, bool directory) {
+    return status_of(name, [&] {
+      require(name, directory);
+      files_.remove(name);
+    });
+  }
+
   Files files_;
   LevelDbEnvOptions options_;
   Background background_;  // ends first

@@ -46,6 +46,7 @@ uint64_t index_begin(const FileReader& table) {
   if (end < kFooterBytes) return end;
   std::array<char, kMetaindexBytesMax> scratch;
   std::string_view footer = table.read(end - kFooterBytes, kFooterBytes, scratch.data());
+  if (footer.size() < kFooterBytes) return end;  // it was cut meanwhile
   uint64_t magic = 0;
   std::memcpy(&magic, footer.data() + footer.size() - sizeof magic, sizeof magic);
   const auto offset = take_varint(footer);

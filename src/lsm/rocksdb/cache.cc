@@ -70,7 +70,7 @@ class TwoQueueCache final : public rocksdb::Cache {
 
   using Cache::Lookup;
   Handle* Lookup(const Slice& slice, rocksdb::Statistics* /*statistics*/) override {
-    const std::string key = slice.ToString();
+    const std::string_view key(slice.data(), slice.size());
     return queue_.with(key, [&](auto& shard) -> Handle* {
       if (Block** found = shard.find(key)) {
         (*found)->users.fetch_add(1, std::memory_order_relaxed);
@@ -133,12 +133,12 @@ class TwoQueueCache final : public rocksdb::Cache {
   }
 
   lsm::TwoQueueCounters counters() const { return queue_.counters(); }
-  bool contains(const std::string& key) const {
+  bool contains(std::string_view key) const {
     return queue_.with(key, [&](auto& shard) { return shard.contains(key); });
   }
 
  private:
-  static uint64_t hash_of(const std::string& key) { return std::hash<std::string>{}(key); }
+  static uint64_t hash_of(std::string_view key) { return lsm::BytesHash{}(key); }
   static Handle* handle_of(Block* block) { return reinterpret_cast<Handle*>(block); }
   static Block* block_of(Handle* handle) { return reinterpret_cast<Block*>(handle); }
   static void release_all(const std::vector<Block*>& blocks) {
@@ -163,7 +163,7 @@ class TwoQueueCache final : public rocksdb::Cache {
 
   size_t capacity_bytes_;
   uint64_t block_bytes_;
-  mutable lsm::TwoQueue<std::string, Block*> queue_;
+  mutable lsm::TwoQueue<std::string, Block*, lsm::BytesHash> queue_;
   std::atomic<uint64_t> last_id_{0};
 };
 
@@ -183,9 +183,7 @@ std::shared_ptr<rocksdb::Cache> rocksdb_2q_cache(const RocksDbCacheOptions& opti
 
 std::function<bool(std::string_view key)> lsm::in_dram_of(std::shared_ptr<rocksdb::Cache> cache) {
   const TwoQueueCache* own = &require_own(*cache);
-  return [cache = std::move(cache), own](std::string_view key) {
-    return own->contains(std::string(key));
-  };
+  return [cache = std::move(cache), own](std::string_view key) { return own->contains(key); };
 }
 
 RocksDbCacheStatistics statistics_of_2q_cache(const rocksdb::Cache& cache) {

@@ -3,6 +3,7 @@
 #include <rocksdb/file_system.h>
 #include <rocksdb/io_status.h>
 
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <string_view>
@@ -29,8 +30,8 @@ IOStatus status_of(const std::string& name, Work work) {
     return IOStatus::OK();
   } catch (const Error& error) {
     switch (error.code()) {
-      case ErrorCode::kNotFound:
-        return IOStatus::NotFound(name, error.what());
+      case ErrorCode::kNotFound:  // NotFound is for who asks whether there is one
+        return IOStatus::PathNotFound(name, error.what());
       case ErrorCode::kCorrupt:
         return IOStatus::Corruption(name, error.what());
       case ErrorCode::kPoolFull:
@@ -56,7 +57,7 @@ class PoolSequentialFile final : public rocksdb::FSSequentialFile {
     return status;
   }
   IOStatus Skip(uint64_t bytes) override {
-    position_ += bytes;
+    position_ += std::min(bytes, ~position_);
     return IOStatus::OK();
   }
   IOStatus PositionedRead(uint64_t offset, size_t bytes, const IOOptions& /*options*/,
@@ -99,12 +100,16 @@ class PoolRandomAccessFile final : public rocksdb::FSRandomAccessFile {
  private:
   // Of those who take the whole file for mapped. It lies in extents.
   IOStatus read_without_scratch(uint64_t offset, size_t bytes, Slice* result) const {
-    std::string copy(bytes, '\0');
-    const std::string_view read = reader_.read(offset, bytes, copy.data());
-    if (read.data() == copy.data())
-      return IOStatus::NotSupported("a read of two extents needs room");
-    *result = Slice(read.data(), read.size());
-    return IOStatus::OK();
+    const uint64_t end = reader_.size();
+    bytes = static_cast<size_t>(std::min<uint64_t>(bytes, end - std::min(offset, end)));
+    bool in_one = true;
+    const IOStatus status = status_of("a mapped file", [&] {
+      std::string copy(bytes, '\0');
+      const std::string_view read = reader_.read(offset, bytes, copy.data());
+      in_one = read.data() != copy.data();
+      if (in_one) *result = Slice(read.data(), read.size());
+    });
+    return in_one ? status : IOStatus::NotSupported("a read of two extents needs room");
   }
 
   FileReader reader_;
@@ -224,28 +229,34 @@ class PoolFileSystem final : public rocksdb::FileSystem {
 
   IOStatus FileExists(const std::string& name, const IOOptions& /*options*/,
                       IODebugContext* /*debug*/) override {
-    return status_of(name, [&] {
-      if (!files_.find(name)) throw Error(ErrorCode::kNotFound, "is not there");
-    });
+    bool there = false;
+    const IOStatus status = status_of(name, [&] { there = files_.find(name).has_value(); });
+    return there || !status.ok() ? status : IOStatus::NotFound(name, "is not there");
   }
   IOStatus GetChildren(const std::string& directory, const IOOptions& /*options*/,
                        std::vector<std::string>* result, IODebugContext* /*debug*/) override {
     result->clear();
-    return status_of(directory, [&] {
+    bool there = false;
+    const IOStatus status = status_of(directory, [&] {
+      const auto found = files_.find(directory);
+      there = found && found->directory;
+      if (!there) return;
       for (FileInfo& info : files_.list(directory)) result->push_back(std::move(info.name));
     });
+    return there || !status.ok() ? status : IOStatus::NotFound(directory, "is no directory");
   }
   IOStatus DeleteFile(const std::string& name, const IOOptions& /*options*/,
                       IODebugContext* /*debug*/) override {
-    return status_of(name, [&] { files_.remove(name); });
+    return remove(name, false);
   }
-  IOStatus DeleteDir(const std::string& name, const IOOptions& options,
-                     IODebugContext* debug) override {
-    return DeleteFile(name, options, debug);
+  IOStatus DeleteDir(const std::string& name, const IOOptions& /*options*/,
+                     IODebugContext* /*debug*/) override {
+    return remove(name, true);
   }
   IOStatus Truncate(const std::string& name, size_t bytes, const IOOptions& /*options*/,
                     IODebugContext* /*debug*/) override {
     return status_of(name, [&] {
+      require(name);  // or it would be made
       FileWriter writer = files_.append_file(name);
       writer.truncate(bytes);
       writer.close();
@@ -310,6 +321,13 @@ class PoolFileSystem final : public rocksdb::FileSystem {
     const auto info = files_.find(name);
     if (!info) throw Error(ErrorCode::kNotFound, "is not there");
     return *info;
+  }
+  IOStatus remove(const std::string& name, bool directory) {
+    return status_of(name, [&] {
+      if (require(name).directory != directory)
+        throw Error(ErrorCode::kNotAFile, directory ? "is a file" : "is a directory");
+      files_.remove(name);
+    });
   }
 
   std::shared_ptr<void> keep_;

@@ -21,9 +21,11 @@
 
 #include "perdure/files.h"
 #include "support/child.h"
+#include "support/failing_medium.h"
 #include "support/files.h"
 #include "support/random.h"
 #include "support/scale.h"
+#include "support/short_memory.h"
 
 namespace perdure::test {
 namespace {
@@ -41,8 +43,11 @@ PoolOptions pool_options(uint64_t capacity_bytes) {
 struct Store {
   Store(const std::string& path, uint64_t capacity_bytes, leveldb::Cache* cache = nullptr,
         const LevelDbEnvOptions& env_options = {})
-      : pool(std::filesystem::exists(path) ? Pool::open(path, pool_options(capacity_bytes))
-                                           : Pool::create(path, pool_options(capacity_bytes))),
+      : Store(path, pool_options(capacity_bytes), cache, env_options) {}
+  Store(const std::string& path, const PoolOptions& options_of_pool,
+        leveldb::Cache* cache = nullptr, const LevelDbEnvOptions& env_options = {})
+      : pool(std::filesystem::exists(path) ? Pool::open(path, options_of_pool)
+                                           : Pool::create(path, options_of_pool)),
         env(leveldb_env(pool, env_options)),
         filter(leveldb::NewBloomFilterPolicy(10)) {
     leveldb::Options options;
@@ -67,6 +72,8 @@ struct Store {
 };
 
 std::string key_of(uint64_t number) { return "key" + std::to_string(mix(number) % 100'000); }
+// In the order of numbers.
+std::string number_of(uint64_t number) { return std::to_string(uint64_t{1'000'000} + number); }
 std::string value_of(uint64_t number) {
   return std::to_string(number) +
          std::string(mix(number) % 400, static_cast<char>('a' + number % 26));
@@ -235,6 +242,70 @@ TEST_F(LevelDb, AnAppendThatFailedIsTheLastOne) {
   EXPECT_TRUE(log->Sync().IsIOError());
 }
 
+// Power fails under a database at any persist. What was synced is there, what was not is there in
+// order, and the database says so when it happens.
+TEST_F(LevelDb, APowerFailureLosesNothingThatWasSynced) {
+  PoolOptions line = pool_options(uint64_t{64} << 20);
+  line.force_domain = true;
+  line.domain = Domain::kLine;
+  Pool::create(path(), line).close();
+  Random random(base_seed());
+  uint64_t synced = 0;   // records 0, 1, ... below
+  uint64_t written = 0;  // begun
+  for (uint64_t round = 0; round < rounds(40) && !HasFailure(); ++round) {
+    SCOPED_TRACE("round " + std::to_string(round));
+    FailingMedium medium(path(), Domain::kLine);
+    medium.begin();
+    medium.refuse_here(random.below(random.chance(50) ? 100 : 3000), true);
+    try {
+      Store store(path(), line);
+      if (store.status.ok()) {
+        const Model there = contents_of(*store.db);
+        for (uint64_t i = 0; i < there.size(); ++i) {
+          const auto found = there.find(number_of(i));
+          ASSERT_TRUE(found != there.end() && found->second == value_of(i)) << i;
+        }
+        ASSERT_GE(there.size(), synced);
+        ASSERT_LE(there.size(), written);
+        synced = written = there.size();
+        for (leveldb::Status status; status.ok();) {
+          leveldb::WriteOptions options;
+          options.sync = random.chance(40);
+          status = store.db->Put(options, number_of(written), value_of(written));
+          ++written;
+          if (status.ok() && options.sync) synced = written;
+          if (!status.ok()) {
+            EXPECT_TRUE(status.IsIOError()) << status.ToString();
+            EXPECT_NE(status.ToString().find("pool"), std::string::npos) << status.ToString();
+          }
+        }
+        std::string found;
+        EXPECT_TRUE(synced == 0 || store.db->Get({}, number_of(0), &found).ok());
+      }
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kIo) << error.what();
+    }
+    ASSERT_TRUE(medium.refused());
+    using Image = FailingMedium::Image;
+    const Image image = random.chance(40) ? Image::kLeast : Image::kMixed;
+    std::filesystem::rename(medium.make_image(image, random.next()), path());
+  }
+  EXPECT_GT(synced, 1000U);
+}
+
+TEST_F(LevelDb, FilesAreRemovedAsFilesAndDirectoriesAsDirectories) {
+  Pool pool = Pool::create(path(), pool_options(uint64_t{6} << 20));
+  const std::unique_ptr<leveldb::Env> env = leveldb_env(pool);
+  ASSERT_TRUE(env->CreateDir("/d").ok());
+  ASSERT_TRUE(leveldb::WriteStringToFile(env.get(), "x", "/f").ok());
+  EXPECT_TRUE(env->RemoveFile("/d").IsIOError());
+  EXPECT_TRUE(env->RemoveDir("/f").IsIOError());
+  EXPECT_TRUE(env->FileExists("/d") && env->FileExists("/f"));
+  EXPECT_TRUE(env->RemoveFile("/none").IsNotFound());
+  EXPECT_TRUE(env->RemoveFile("/f").ok());
+  EXPECT_TRUE(env->RemoveDir("/d").ok());
+}
+
 TEST_F(LevelDb, DamageIsItsOwnError) {
   {
     Store store(path(), uint64_t{64} << 20);
@@ -293,6 +364,21 @@ TEST_F(LevelDb, TwoQueueCopiesTheHotBlocksAlone) {
   EXPECT_EQ(cache->TotalCharge(), 0U);
   const std::unique_ptr<leveldb::Cache> other(leveldb::NewLRUCache(1000));
   EXPECT_THROW(statistics_of_2q_cache(*other), Error);
+}
+
+// LevelDB's keys of blocks have 16 bytes, one more than a string has room for in itself.
+TEST_F(LevelDb, TwoQueueLooksUpWithoutAllocating) {
+  const std::unique_ptr<leveldb::Cache> cache = leveldb_2q_cache({.capacity_bytes = 1 << 20});
+  const leveldb::Slice key("sixteen bytes it");
+  cache->Release(cache->Insert(key, nullptr, 100, [](const leveldb::Slice&, void*) {}));
+  ShortMemory memory(0);
+  leveldb::Cache::Handle* found = cache->Lookup(key);
+  leveldb::Cache::Handle* none = cache->Lookup("sixteen bytes no");
+  memory.end();
+  EXPECT_EQ(memory.refused(), 0U);
+  EXPECT_EQ(none, nullptr);
+  ASSERT_NE(found, nullptr);
+  cache->Release(found);
 }
 
 TEST_F(LevelDb, ReadsInPlaceLeaveTheBlockCacheEmpty) {

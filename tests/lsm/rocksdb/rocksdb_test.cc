@@ -30,6 +30,7 @@
 #include "support/files.h"
 #include "support/random.h"
 #include "support/scale.h"
+#include "support/short_memory.h"
 
 namespace perdure::test {
 namespace {
@@ -274,6 +275,42 @@ TEST_F(RocksDb, AFullPoolIsAnErrorAndLosesNothing) {
     ASSERT_TRUE(db->Get({}, key, &found).ok());
     ASSERT_EQ(found, value);
   }
+}
+
+// A file that is not there stays so, and a read without room that no file has an end for is none.
+TEST_F(RocksDb, CallsThatAskTooMuchAreErrors) {
+  const Place place(path(), kCapacity);
+  rocksdb::FileSystem& system = *place.env->GetFileSystem();
+  EXPECT_TRUE(system.Truncate("/none", 100, {}, nullptr).IsPathNotFound());
+  EXPECT_TRUE(system.FileExists("/none", {}, nullptr).IsNotFound());
+  ASSERT_TRUE(rocksdb::WriteStringToFile(place.env.get(), "0123456789", "/f").ok());
+  std::unique_ptr<rocksdb::FSRandomAccessFile> file;
+  ASSERT_TRUE(system.NewRandomAccessFile("/f", {}, &file, nullptr).ok());
+  rocksdb::Slice read;
+  EXPECT_TRUE(file->Read(4, ~size_t{0}, {}, &read, nullptr, nullptr).ok());
+  EXPECT_EQ(read.ToString(), "456789");
+  std::unique_ptr<rocksdb::FSSequentialFile> scan;
+  ASSERT_TRUE(system.NewSequentialFile("/f", {}, &scan, nullptr).ok());
+  std::string scratch(10, '\0');
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(scan->Skip(~uint64_t{0}).ok());
+    EXPECT_TRUE(scan->Read(10, {}, &read, scratch.data(), nullptr).ok());
+    EXPECT_EQ(read.size(), 0U);
+  }
+}
+
+TEST_F(RocksDb, TwoQueueLooksUpWithoutAllocating) {
+  const std::shared_ptr<rocksdb::Cache> cache = rocksdb_2q_cache({.capacity_bytes = 1 << 20});
+  const rocksdb::Slice key("sixteen bytes it");
+  ASSERT_TRUE(cache->Insert(key, nullptr, 100, [](const rocksdb::Slice&, void*) {}).ok());
+  ShortMemory memory(0);
+  rocksdb::Cache::Handle* found = cache->Lookup(key);
+  rocksdb::Cache::Handle* none = cache->Lookup("sixteen bytes no");
+  memory.end();
+  EXPECT_EQ(memory.refused(), 0U);
+  EXPECT_EQ(none, nullptr);
+  ASSERT_NE(found, nullptr);
+  cache->Release(found);
 }
 
 TEST_F(RocksDb, TwoQueueCopiesTheHotBlocksAlone) {
