@@ -15,9 +15,9 @@
 //
 // The path of the pool follows "perdure://"; behind a '?' may stand the capacity of one that is not
 // there yet (1G otherwise). Errors of the pool become those of RocksDB: kPoolFull and kNoSpace are
-// NoSpace, kCorrupt is Corruption, kNotFound is NotFound, all else IOError; no exception passes
-// through RocksDB. There are no hard links (a checkpoint copies) and no files that are written at
-// random.
+// NoSpace, kCorrupt is Corruption, kNotFound is PathNotFound (NotFound where somebody asks whether
+// there is one), all else IOError; no exception passes through RocksDB. There are no hard links (a
+// checkpoint copies) and no files that are written at random.
 //
 // Or RocksDB's files stay on an SSD, and the pool has its cache: rocksdb_persistent_cache() below.
 //

@@ -27,7 +27,6 @@
 
 #include "perdure/files.h"
 #include "support/child.h"
-#include "support/failing_medium.h"
 #include "support/files.h"
 #include "support/random.h"
 #include "support/scale.h"
@@ -276,61 +275,6 @@ TEST_F(RocksDb, AFullPoolIsAnErrorAndLosesNothing) {
     ASSERT_TRUE(db->Get({}, key, &found).ok());
     ASSERT_EQ(found, value);
   }
-}
-
-// Power fails under a database at any persist. What was synced is there, what was not is there in
-// order, and the database says so when it happens.
-TEST_F(RocksDb, APowerFailureLosesNothingThatWasSynced) {
-  PoolOptions line;
-  line.capacity_bytes = kCapacity;
-  line.force_domain = true;
-  line.domain = Domain::kLine;
-  Pool::create(path(), line).close();
-  const auto number_of = [](uint64_t number) { return std::to_string(1'000'000 + number); };
-  Random random(base_seed());
-  uint64_t synced = 0;   // records 0, 1, ... below
-  uint64_t written = 0;  // begun
-  for (uint64_t round = 0; round < rounds(25) && !HasFailure(); ++round) {
-    SCOPED_TRACE("round " + std::to_string(round));
-    FailingMedium medium(path(), Domain::kLine);
-    medium.begin();
-    medium.refuse_here(random.below(random.chance(50) ? 200 : 3000), true);
-    try {
-      Pool pool = Pool::open(path(), line);
-      const auto env = rocksdb::NewCompositeEnv(rocksdb_file_system(pool));
-      rocksdb::DB* opened = nullptr;
-      rocksdb::Status status = rocksdb::DB::Open(Place::options_for(env.get()), "/db", &opened);
-      const std::unique_ptr<rocksdb::DB> db(opened);
-      if (status.ok()) {
-        const Model there = contents_of(*db);
-        for (uint64_t i = 0; i < there.size(); ++i) {
-          const auto found = there.find(number_of(i));
-          ASSERT_TRUE(found != there.end() && found->second == value_of(i)) << i;
-        }
-        ASSERT_GE(there.size(), synced);
-        ASSERT_LE(there.size(), written);
-        synced = written = there.size();
-        while (status.ok()) {
-          rocksdb::WriteOptions options;
-          options.sync = random.chance(40);
-          status = db->Put(options, number_of(written), value_of(written));
-          ++written;
-          if (status.ok() && options.sync) synced = written;
-        }
-        EXPECT_TRUE(status.IsIOError()) << status.ToString();
-        EXPECT_NE(status.ToString().find("pool"), std::string::npos) << status.ToString();
-        std::string found;
-        EXPECT_TRUE(synced == 0 || db->Get({}, number_of(0), &found).ok());
-      }
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kIo) << error.what();
-    }
-    ASSERT_TRUE(medium.refused());
-    using Image = FailingMedium::Image;
-    const Image image = random.chance(40) ? Image::kLeast : Image::kMixed;
-    std::filesystem::rename(medium.make_image(image, random.next()), path());
-  }
-  EXPECT_GT(synced, 1000U);
 }
 
 // A file that is not there stays so, and a read without room that no file has an end for is none.
