@@ -120,9 +120,10 @@ bool RespParser::parse_whole(std::string_view input, size_t& consumed, Arguments
   const size_t before = out.size();
   for (; count > 0; --count) {
     size_t bytes = 0;
-    if (at == end || *at++ != '$' || !read_short(at, end, bytes) ||
-        bytes > limits_->bulk_bytes_max || static_cast<size_t>(end - at) < bytes + 2 ||
-        at[bytes] != '\r' || at[bytes + 1] != '\n') {
+    if (at == end || *at != '$') break;
+    ++at;
+    if (!read_short(at, end, bytes) || bytes > limits_->bulk_bytes_max ||
+        static_cast<size_t>(end - at) < bytes + 2 || at[bytes] != '\r' || at[bytes + 1] != '\n') {
       break;
     }
     out.emplace_back(at, bytes);
