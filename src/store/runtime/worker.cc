@@ -28,7 +28,7 @@ void Worker::loop() noexcept {
   begin();
   for (;;) {
     const uint64_t start = __rdtsc();
-    // Both: what one finds may be long.
+    // Both, in each round: neither keeps the other waiting.
     bool worked = take_messages();
     worked = resume_tasks() || worked;
     finish_round();
@@ -64,8 +64,10 @@ void Worker::take_turn() noexcept {
 }
 
 void Worker::give_turn(Worker* before) noexcept {
-  const std::array<const void*, kSleepers> sleepers = sleepers_;
+  // Mostly there are none: all of the array would be half a kilobyte to copy at each call.
+  std::array<const void*, kSleepers> sleepers;
   const uint32_t count = std::exchange(sleepers_count_, 0);
+  std::copy_n(sleepers_.begin(), count, sleepers.begin());
   current = before;
   turn_.give();
   for (uint32_t i = 0; i < count; ++i) futex_wake(sleepers[i]);

@@ -64,8 +64,8 @@ struct RuntimeState {
 };
 
 // Methods without another note are for who has the worker's turn: its own thread, which gives it
-// away only to sleep, or a thread that calls while that one sleeps, and serves the messages in its
-// place. Tasks run in the worker's own thread alone.
+// away to sleep and to wake others, or a thread that calls meanwhile, and serves the messages in
+// its place. Tasks run in the worker's own thread alone.
 class alignas(64) Worker {
  public:
   Worker(RuntimeState& state, uint32_t index);
@@ -113,8 +113,8 @@ class alignas(64) Worker {
   // of requests seldom has seven.
   static constexpr uint32_t kTimedStride = 7;
   static constexpr uint64_t kCheapTicks = 2048;
-  static constexpr uint32_t kSleepers = 64;
-  static constexpr uint32_t kPopped = 64;  // pointers taken from a ring at once, to prefetch
+  static constexpr uint32_t kSleepers = 64;  // about as many as a batch completes
+  static constexpr uint32_t kPopped = 64;    // pointers taken from a ring at once, to prefetch
 
   void begin() noexcept;
   void finish_round() noexcept;
