@@ -19,9 +19,13 @@ using store::WriteRequest;
 // Key and value live in the frame of who awaits it.
 Task<bool> write(const StoreImpl& store, WriteRequest request, uint64_t* version = nullptr) {
   const auto [hash, number] = store.place_of(request.key);
-  co_return co_await store.async(number, true, [request, version, hash](Partition& partition) {
-    return partition.put(hash, request, StoreImpl::now_ms(), version);
-  });
+  store::Sought sought{hash, request.key};
+  co_return co_await store.async(number, true,
+                                 [&request, version, &sought](Partition& partition) {
+                                   return partition.put(sought.hash, request, StoreImpl::now_ms(),
+                                                        version, &sought);
+                                 },
+                                 {&sought, 1});
 }
 
 template <typename Change>
@@ -62,13 +66,18 @@ Task<Piece> read_piece(const StoreImpl& store, uint32_t number, store::ScanFrom 
 // NOLINTBEGIN(performance-unnecessary-value-param)
 Task<std::optional<std::string>> Store::async_get(std::string key, uint64_t* version) const {
   const auto [hash, number] = impl_->place_of(key);
+  store::Sought sought{hash, key};
   co_return co_await impl_->async(
-      number, false, [&key, version, hash](Partition& partition) -> std::optional<std::string> {
+      number, false,
+      [&sought, version](Partition& partition) -> std::optional<std::string> {
         Partition::Found found;
-        if (!partition.get_lazily(hash, key, StoreImpl::now_ms, found)) return std::nullopt;
+        if (!partition.get_lazily(sought.hash, sought.key, StoreImpl::now_ms, found, &sought)) {
+          return std::nullopt;
+        }
         if (version != nullptr) *version = found.version;
         return std::string(found.value);
-      });
+      },
+      {&sought, 1});
 }
 
 Task<bool> Store::async_contains(std::string key) const {

@@ -437,30 +437,42 @@ void StoreImpl::modify(
            [&](Partition& partition) { store::modify(partition, hash, key, now_ms(), change); });
 }
 
-// With workers: has `work(Partition&, i)` done for each place, all partitions at the same time;
-// what fails first is thrown once all have ended.
-template <typename Work>
-void StoreImpl::in_parts(std::span<const Place> places, bool writes, Work work) const {
-  std::vector<std::pair<uint32_t, uint32_t>> order;  // partition, i
-  order.reserve(places.size());
-  for (uint32_t i = 0; i < places.size(); ++i) order.emplace_back(places[i].number, i);
-  std::ranges::sort(order);
+// With workers: has `work(Partition&, i, Sought&)` done for each key, all partitions at the same
+// time; what fails first is thrown once all have ended.
+template <typename KeyAt, typename Work>
+void StoreImpl::in_parts(size_t count, bool writes, KeyAt key_at, Work work) const {
+  struct Member {
+    uint32_t number;
+    uint32_t i;
+    uint64_t hash;
+  };
+  std::vector<Member> members(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto [hash, number] = place_of(key_at(i));
+    members[i] = {number, i, hash};
+  }
+  std::ranges::sort(members, {}, [](const Member& one) { return std::pair(one.number, one.i); });
+  std::vector<Sought> keys(count);
+  for (size_t m = 0; m < count; ++m) keys[m] = {members[m].hash, key_at(members[m].i)};
   struct Part {
-    std::span<const std::pair<uint32_t, uint32_t>> members;
+    std::span<const Member> members;
+    std::span<Sought> keys;
     Work& work;
     void operator()(Partition& partition) const {
-      for (const auto& [number, i] : members) work(partition, i);
+      for (size_t m = 0; m < members.size(); ++m) work(partition, members[m].i, keys[m]);
     }
   };
   std::vector<Part> parts;
-  for (size_t begin = 0, end = 0; begin < order.size(); begin = end) {
-    while (end < order.size() && order[end].first == order[begin].first) ++end;
-    parts.push_back({std::span(order).subspan(begin, end - begin), work});
+  for (size_t begin = 0, end = 0; begin < count; begin = end) {
+    while (end < count && members[end].number == members[begin].number) ++end;
+    parts.push_back({std::span(members).subspan(begin, end - begin),
+                     std::span(keys).subspan(begin, end - begin), work});
   }
   std::deque<WorkRequest<Part>> requests;
   std::vector<Request*> sent;
   for (Part& part : parts) {
-    sent.push_back(&requests.emplace_back(*this, part.members.front().first, writes, part));
+    sent.push_back(
+        &requests.emplace_back(*this, part.members.front().number, writes, part, part.keys));
   }
   runtime_->call(sent);
   require_durable();  // reads may have met writes of the same batches
@@ -470,13 +482,12 @@ void StoreImpl::in_parts(std::span<const Place> places, bool writes, Work work) 
 void StoreImpl::multi_get(std::span<const std::string_view> keys,
                           const std::function<void(size_t i, const Partition::Found&)>& use) const {
   if (!works_in_line()) {
-    std::vector<Place> places(keys.size());
-    std::ranges::transform(keys, places.begin(),
-                           [&](std::string_view key) { return place_of(key); });
-    return in_parts(places, false, [&](Partition& partition, size_t i) {
-      Partition::Found found;
-      if (partition.get_lazily(places[i].hash, keys[i], now_ms, found)) use(i, found);
-    });
+    return in_parts(
+        keys.size(), false, [&](size_t i) { return keys[i]; },
+        [&](Partition& partition, size_t i, const Sought& sought) {
+          Partition::Found found;
+          if (partition.get_lazily(sought.hash, sought.key, now_ms, found, &sought)) use(i, found);
+        });
   }
   end_own_batch();
   constexpr size_t kGroup = 32;
@@ -514,14 +525,14 @@ void StoreImpl::multi_get(std::span<const std::string_view> keys,
 
 void StoreImpl::multi_write(std::span<const WriteRequest> requests, std::span<bool> done) {
   if (!works_in_line()) {
-    std::vector<Place> places(requests.size());
-    std::ranges::transform(requests, places.begin(),
-                           [&](const WriteRequest& request) { return place_of(request.key); });
     try {
-      in_parts(places, true, [&](Partition& partition, size_t i) {
-        const bool written = partition.put(places[i].hash, requests[i], now_ms());
-        if (!done.empty()) done[i] = written;
-      });
+      in_parts(
+          requests.size(), true, [&](size_t i) { return requests[i].key; },
+          [&](Partition& partition, size_t i, const Sought& sought) {
+            const bool written =
+                partition.put(sought.hash, requests[i], now_ms(), nullptr, &sought);
+            if (!done.empty()) done[i] = written;
+          });
     } catch (...) {
       if (pool_.failed() && !done.empty()) std::ranges::fill(done, false);
       throw;

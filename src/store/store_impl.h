@@ -230,10 +230,11 @@ class StoreImpl final : public RuntimeClient {
                                       : boundaries_.partition_of(key)};
   }
 
-  // As with(), from a task.
+  // As with(), from a task. `keys`: those that the work looks for; a worker that has got several
+  // requests asks the cache for them. They live where the work does.
   template <typename Work>
-  Task<std::invoke_result_t<Work, Partition&>> async(uint32_t number, bool writes,
-                                                     Work work) const {
+  Task<std::invoke_result_t<Work, Partition&>> async(uint32_t number, bool writes, Work work,
+                                                     std::span<Sought> keys = {}) const {
     constexpr bool kGivesNothing = std::is_void_v<std::invoke_result_t<Work, Partition&>>;
     for (bool again = false;; again = true) {
       try {
@@ -246,7 +247,7 @@ class StoreImpl final : public RuntimeClient {
             co_return with(number, writes, std::ref(work));
           }
         }
-        WorkRequest<Work> request(*this, number, writes, work);
+        WorkRequest<Work> request(*this, number, writes, work, keys);
         co_await runtime_->submit(request);
         require_durable();
         if constexpr (kGivesNothing) {
@@ -299,9 +300,31 @@ class StoreImpl final : public RuntimeClient {
     using Result = std::invoke_result_t<Work, Partition&>;
     using Stored = std::conditional_t<std::is_void_v<Result>, bool, Result>;
 
-    WorkRequest(const StoreImpl& its_store, uint32_t number, bool writes, Work& its_work)
-        : Request(number, &execute), store(its_store), work(its_work) {
+    // `its_keys`: those that the work looks for, or none.
+    WorkRequest(const StoreImpl& its_store, uint32_t number, bool writes, Work& its_work,
+                std::span<Sought> its_keys = {})
+        : Request(number, &execute), store(its_store), work(its_work), keys(its_keys) {
       wrote = writes;
+      if (!keys.empty()) ahead = &look_ahead;
+    }
+    // No worker waits here: where somebody else has the latch, nothing is asked.
+    static void look_ahead(Request& request, int step) noexcept {
+      static_assert(kAheadSteps == PartitionIndex::kAheadSteps + 1);
+      auto& self = static_cast<WorkRequest&>(request);
+      Shard& shard = *self.store.shards_[self.partition];
+      if (step == 0) {
+        self.looks_ahead =
+            self.store.is_ready(self.partition) && (shard.touched || shard.latch.try_lock());
+      }
+      if (!self.looks_ahead) return;
+      if (step < PartitionIndex::kAheadSteps) {
+        for (Sought& key : self.keys) {
+          if (step == 0) key.way = 0;  // an attempt before this one may have left its own
+          shard.partition.prefetch(step, key);
+        }
+      } else {
+        self.store.leave(self.partition);
+      }
     }
     static void execute(Request& request) noexcept {
       auto& self = static_cast<WorkRequest&>(request);
@@ -329,6 +352,8 @@ class StoreImpl final : public RuntimeClient {
 
     const StoreImpl& store;
     Work& work;
+    std::span<Sought> keys;
+    bool looks_ahead = false;
     std::optional<Stored> result;
   };
 
@@ -358,8 +383,8 @@ class StoreImpl final : public RuntimeClient {
     }
   }
 
-  template <typename Work>
-  void in_parts(std::span<const Place> places, bool writes, Work work) const;
+  template <typename KeyAt, typename Work>
+  void in_parts(size_t count, bool writes, KeyAt key_at, Work work) const;
 
   // At its end, makes durable what was written, also if something failed then: readers may see it.
   struct Persisting {

@@ -95,6 +95,25 @@ struct Read : Request {
   uint64_t value = 0;
 };
 
+// Notes in which order its steps ahead and it itself come: "a0", "a1", ..., "a!".
+struct Noted : Request {
+  Noted(std::vector<std::string>& all, char its_name, uint32_t number)
+      : Request(number, &execute), notes(&all), name(its_name) {
+    ahead = &look_ahead;
+    wrote = false;
+  }
+  static void look_ahead(Request& request, int step) noexcept {
+    auto& self = static_cast<Noted&>(request);
+    self.notes->push_back(std::string(1, self.name) + std::to_string(step));
+  }
+  static void execute(Request& request) noexcept {
+    auto& self = static_cast<Noted&>(request);
+    self.notes->push_back(std::string(1, self.name) + "!");
+  }
+  std::vector<std::string>* notes;
+  char name;
+};
+
 struct Failing : Request {
   explicit Failing(uint32_t number) : Request(number, &execute) {}
   static void execute(Request& request) noexcept {
@@ -486,6 +505,47 @@ TEST(Task, RunsRequestsOnOtherWorkersAndComesBack) {
     }
   }
   EXPECT_EQ(runtime.run(add_everywhere(runtime, counters, 10)), 99U * 3 * 10 + 10);
+}
+
+const std::vector<std::string> kTwoTogether = {"a0", "b0", "a1", "b1", "a2", "b2",
+                                               "a3", "b3", "a4", "b4", "a!", "b!"};
+
+TEST(Runtime, LooksAheadForAllOfACallBeforeItRunsOne) {
+  Counters counters;
+  Runtime runtime({.workers = 1}, counters);
+  std::vector<std::string> notes;
+  Noted a(notes, 'a', 1);
+  Noted b(notes, 'b', 2);
+  runtime.call(std::vector<Request*>{&a, &b});
+  EXPECT_EQ(notes, kTwoTogether);
+  notes.clear();
+  runtime.call(a);
+  EXPECT_EQ(notes, (std::vector<std::string>{"a!"}));
+}
+
+// Of two tasks that are ready both requests are looked ahead for; of one alone, its request runs at
+// once.
+TEST(Task, LooksAheadForRequestsOfOthersThatAreReady) {
+  Counters counters;
+  Runtime runtime({.workers = 1}, counters);
+  std::vector<std::string> notes;
+  const auto ask = [&](char name, int times) -> Task<void> {
+    for (int i = 0; i < times; ++i) {
+      Noted request(notes, name, 1);
+      co_await runtime.submit(request);
+    }
+  };
+  const auto both = [&]() -> Task<void> {  // on the worker, so that neither begins before the other
+    runtime.spawn(ask('a', 1));
+    runtime.spawn(ask('b', 1));
+    co_return;
+  };
+  runtime.run(both());
+  runtime.wait_for_spawned();
+  EXPECT_EQ(notes, kTwoTogether);
+  notes.clear();
+  runtime.run(ask('a', 2));
+  EXPECT_EQ(notes, (std::vector<std::string>{"a!", "a!"}));
 }
 
 TEST(Task, RunsManyAtOnceThroughTinyRings) {

@@ -61,6 +61,11 @@ class Request {
   // Runs on the worker that owns the partition, to its end: it neither blocks nor waits. What it
   // wants to throw goes into `error`.
   using Run = void (*)(Request&) noexcept;
+  // Asks the cache for what run() will read, in steps from 0 to kAheadSteps, each taken for all
+  // requests that came together before the next one, so that their misses overlap. Then they are
+  // run; there may be none of it.
+  using Ahead = void (*)(Request&, int step) noexcept;
+  static constexpr int kAheadSteps = 5;
 
   Request(uint32_t partition_number, Run function) : run(function), partition(partition_number) {}
   // It is in a list while it is on its way.
@@ -72,6 +77,7 @@ class Request {
   }
 
   Run run;
+  Ahead ahead = nullptr;
   uint32_t partition;
   // A request that changed nothing clears this; see Runtime::submit for what it gains.
   bool wrote = true;
@@ -89,6 +95,7 @@ class Request {
   };
 
   Kind kind_ = Kind::kRun;
+  bool gathered_ = false;            // it has not run, though its partition is the task's worker's
   uint32_t home_ = 0;                // the coroutine's worker
   Request* next_ = nullptr;          // in a RequestList
   Waiter* waiter_ = nullptr;         // the thread that waits, or null, and then

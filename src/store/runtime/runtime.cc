@@ -167,12 +167,16 @@ bool Runtime::run_here(Request& request) noexcept {
   request.kind_ = Request::Kind::kRun;
   request.waiter_ = nullptr;
   request.home_ = worker->index();
-  return worker->owns(request.partition) && worker->run_for_task(request);
+  if (!worker->owns(request.partition)) return false;
+  request.gathered_ = request.ahead != nullptr && worker->gathers();
+  return !request.gathered_ && worker->run_for_task(request);
 }
 
 void Runtime::send_from_task(Request& request) noexcept {
   Worker& worker = *Worker::here();
-  if (worker.owns(request.partition)) {  // it has run
+  if (request.gathered_) {
+    worker.gather(request);
+  } else if (worker.owns(request.partition)) {  // it has run
     worker.complete_with_batch(request);
   } else {
     worker.route(request);

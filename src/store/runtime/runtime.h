@@ -113,7 +113,8 @@ class Runtime {
   // From a task: `co_await runtime.submit(request)` runs the request on the worker of its partition
   // and resumes the task on its own worker when it is complete; rethrows its error.
   //
-  // If both workers are the same there is no message, and the request runs at once. It is then
+  // If both workers are the same there is no message, and the request runs at once, or, if it can
+  // look ahead (Request::ahead) and other tasks are ready, with theirs. If it ran at once, it is
   // complete at once if it wrote nothing (Request::wrote) and nothing else that was written on this
   // worker awaits the end of the batch: what a task has seen is durable, and may be told to others.
   // Otherwise the task is suspended until the end of the batch.

@@ -145,8 +145,21 @@ uint32_t Worker::take_from(Ring<Request>& ring, uint32_t limit) noexcept {
   std::array<Request*, kPopped> popped;
   const uint32_t count = ring.pop({popped.data(), std::min(limit, kPopped)});
   for (uint32_t i = 1; i < count; ++i) pm::prefetch(popped[i]);
-  for (uint32_t i = 0; i < count; ++i) dispatch(*popped[i]);
+  dispatch({popped.data(), count});
   return count;
+}
+
+// Those that came together: first the cache is asked for what all of them read.
+void Worker::dispatch(std::span<Request* const> requests) noexcept {
+  for (int step = 0; requests.size() > 1 && step < Request::kAheadSteps; ++step) {
+    for (Request* const request : requests) {
+      if (request->ahead != nullptr && request->kind_ == Request::Kind::kRun &&
+          owns(request->partition)) {
+        request->ahead(*request, step);
+      }
+    }
+  }
+  for (Request* const request : requests) dispatch(*request);
 }
 
 void Worker::dispatch(Request& request) noexcept {
@@ -224,7 +237,16 @@ bool Worker::resume_tasks() noexcept {
   if (ready.empty()) return false;
   while (!ready.empty()) {
     resumed_.add(1);
-    ready.pop().waiting_.resume();
+    Request& resumption = ready.pop();
+    gathers_ = !ready.empty() || !gathered_.empty();
+    resumption.waiting_.resume();
+  }
+  gathers_ = false;
+  std::array<Request*, kPopped> group;
+  while (!gathered_.empty()) {
+    uint32_t count = 0;
+    while (count < kPopped && !gathered_.empty()) group[count++] = &gathered_.pop();
+    dispatch({group.data(), count});
   }
   return true;
 }

@@ -93,6 +93,10 @@ class alignas(64) Worker {
   // resumed after the end of the batch.
   bool run_for_task(Request& request) noexcept;
   void complete_with_batch(Request& request) noexcept { batch_.push(request); }
+  // Whether other tasks are to go on in this round, or have: then a request of an own partition is
+  // gathered, and run with theirs behind the last of them, so that their misses overlap.
+  bool gathers() const noexcept { return gathers_; }
+  void gather(Request& request) noexcept { gathered_.push(request); }
   void send(Request& request, uint32_t worker) noexcept;
   // Sends a request to where its partition is, or is going; keeps it if that is here.
   void route(Request& request) noexcept;
@@ -129,6 +133,7 @@ class alignas(64) Worker {
   void account(uint64_t start_ticks) noexcept;
   bool take_messages() noexcept;
   uint32_t take_from(Ring<Request>& ring, uint32_t limit) noexcept;
+  void dispatch(std::span<Request* const> requests) noexcept;
   void dispatch(Request& request) noexcept;
   void run(Request& request) noexcept;
   void adopt(uint32_t partition) noexcept;
@@ -145,11 +150,13 @@ class alignas(64) Worker {
   std::vector<uint8_t> owned_;        // by partition
   RequestList batch_;                 // run, and to be completed
   RequestList ready_;                 // coroutines to resume
+  RequestList gathered_;              // of tasks of this round, to be run
   std::vector<RequestList> pending_;  // by worker: what did not fit into its ring
   uint32_t pending_count_ = 0;
-  uint64_t to_wake_ = 0;      // workers pushed to since doorbells were rung
-  bool has_begun_ = false;    // has its first partitions
-  bool wrote_ = false;        // in this batch
+  uint64_t to_wake_ = 0;    // workers pushed to since doorbells were rung
+  bool has_begun_ = false;  // has its first partitions
+  bool wrote_ = false;      // in this batch
+  bool gathers_ = false;
   uint32_t first_ring_ = 0;   // in the next round
   uint32_t until_timed_ = 0;  // requests, until one is timed
   uint32_t timed_stride_ = 1;
