@@ -55,7 +55,7 @@ build: deps ## Build everything into build/release; the command is build/release
 	@cmake --preset release >/dev/null
 	cmake --build --preset release -j $(JOBS)
 
-test: build ## Build and test: every scenario, those that take long over a fifth of the structures each (ten minutes on two processors)
+test: build ## Build and test: every scenario, those that take long over a fifth of the structures each (on two processors some ten minutes, after ten to build all)
 	ctest --preset release -E $(MORE) $(CTEST_ARGS)
 
 test-asan: deps-lint
