@@ -28,7 +28,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -45,6 +44,7 @@
 #include "store/layout.h"
 #include "store/partition_index.h"
 #include "store/record.h"
+#include "store/sorted_chunks.h"
 
 namespace perdure::store {
 
@@ -408,7 +408,7 @@ class Partition final : private RecordKeys {
   struct Snapshots {
     std::multiset<uint64_t> versions;  // of those that are there
     // By key, with an ordered index; else by the tag of its hash (place_of()).
-    std::multimap<std::string, Saved, std::less<>> saved;
+    SortedChunks<std::string, Saved> saved;
     bool incomplete = false;  // memory was short
   };
 

@@ -24,7 +24,7 @@ void Partition::release_snapshot(uint64_t version) {
   auto& versions = snapshots_->versions;
   reserve_garbage(snapshots_->saved.size());  // may throw: then all stays as it is
   versions.erase(versions.find(version));
-  std::erase_if(snapshots_->saved, [&](const auto& item) {
+  snapshots_->saved.erase_if([&](const auto& item) {
     const Saved& saved = item.second;
     const auto reader = versions.lower_bound(saved.version);
     if (reader != versions.end() && sees(*reader, saved)) return false;
@@ -66,8 +66,8 @@ bool Partition::save(const RecordView& record, Location location, uint64_t until
   if (!snapshot_needs(record.version)) return false;
   try {
     const std::string_view key = key_of(record);
-    snapshots_->saved.emplace(place_of(HashIndex::tag_of(hash_of(key)), key),
-                              Saved{location, record.version, until});
+    snapshots_->saved.insert(place_of(HashIndex::tag_of(hash_of(key)), key),
+                             {location, record.version, until});
     count_saved(record, blocks_[location.slot()]);
     return true;
   } catch (const std::bad_alloc&) {
@@ -80,11 +80,12 @@ Partition::Saved* Partition::find_saved(const RecordView& record, Location locat
   if (snapshots_ == nullptr || !record.has_value()) return nullptr;
   if (record.has(kOverflow) && !has_overflow(record)) return nullptr;
   const std::string_view key = key_of(record);
-  const auto [first, end] =
-      snapshots_->saved.equal_range(place_of(HashIndex::tag_of(hash_of(key)), key));
-  const auto found =
-      std::find_if(first, end, [&](const auto& item) { return item.second.location == location; });
-  return found == end ? nullptr : &found->second;
+  const std::string place = place_of(HashIndex::tag_of(hash_of(key)), key);
+  auto& all = snapshots_->saved;
+  for (auto at = all.lower_bound(place); at != all.end() && at->first == place; ++at) {
+    if (at->second.location == location) return &at->second;
+  }
+  return nullptr;
 }
 
 void Partition::move_saved(const RecordView& record, Saved& saved) {
@@ -115,17 +116,20 @@ bool Partition::get_at(uint64_t snapshot, uint64_t hash, std::string_view key, u
   const uint64_t entry = find(hash, key, record);
   if (entry != PartitionIndex::kNone) location = index_.at(entry);
   if (entry == PartitionIndex::kNone || record.version > snapshot) {
-    const auto [first, end] = snapshots_->saved.equal_range(place_of(HashIndex::tag_of(hash), key));
-    const auto found = std::find_if(first, end, [&](const auto& item) {
-      if (!sees(snapshot, item.second)) return false;
-      record = view_at(item.second.location);
+    const std::string place = place_of(HashIndex::tag_of(hash), key);
+    const auto& all = snapshots_->saved;
+    auto at = all.lower_bound(place);
+    const auto is_it = [&] {
+      if (!sees(snapshot, at->second)) return false;
+      record = view_at(at->second.location);
       return key_of(record) == key;
-    });
-    if (found == end) {
+    };
+    while (at != all.end() && at->first == place && !is_it()) ++at;
+    if (at == all.end() || at->first != place) {
       require_certain();
       return false;
     }
-    location = found->second.location;
+    location = at->second.location;
   }
   if (record.version < uncertain_below_) throw_uncertain();
   if (has_expired(record, now_ms)) return false;
@@ -169,7 +173,7 @@ void Partition::scan_at(uint64_t snapshot, const ScanFrom& from, uint64_t now_ms
                         const VisitUntil& visit) const {
   require_certain();
   require_complete();
-  std::vector<const std::pair<const std::string, Saved>*> saved;
+  std::vector<const std::pair<std::string, Saved>*> saved;
   const auto& all = snapshots_->saved;
   const auto in_reach = [&](const std::string& key) {
     if (from.whole) return true;
@@ -184,8 +188,9 @@ void Partition::scan_at(uint64_t snapshot, const ScanFrom& from, uint64_t now_ms
     return saved.size() <= from.expected;
   };
   if (from.downwards) {
-    auto at = std::make_reverse_iterator(from.whole ? all.end() : all.upper_bound(from.key));
-    while (at != all.rend() && take(*at)) ++at;
+    auto at = from.whole ? all.end() : all.upper_bound(from.key);
+    while (at != all.begin() && take(*--at)) {
+    }
   } else {
     auto at = from.whole ? all.begin() : all.lower_bound(from.key);
     while (at != all.end() && take(*at)) ++at;
