@@ -243,8 +243,10 @@ void Explorer::choose_points() {
     return count;
   };
   uint64_t left = options_.points_max;
-  left -= choose(recovery, options_.points_max / 8);
-  left -= choose(ends, options_.points_max * 5 / 8);
+  // What a dead process left in the caches recovery is the first to rest on.
+  const bool death = run_.inherited.events > 0;
+  left -= choose(recovery, options_.points_max * (death ? 3 : 1) / 8);
+  left -= choose(ends, options_.points_max * (death ? 3 : 5) / 8);
   choose(others, left);
 }
 

@@ -145,8 +145,9 @@ Observation record_and_explore(Subject& subject, const ImageFile& image, uint64_
   if (death != nullptr) {
     begin_with_death(run, *death);
     next.begin = run.inherited.events;
-    next.points_max = std::max<uint64_t>(next.points_max / 3, 1);
-    next.nested_max = std::min<uint64_t>(next.nested_max, 1);
+    next.points_max = std::max<uint64_t>(options.nested_states / 10, 1);
+    next.nested_max = options.seed % 4 == 0 ? std::min<uint64_t>(next.nested_max, 1) : 0;
+    next.deaths_max = options.seed % 4 == 1 ? next.deaths_max : 0;
   }
   Verdicts verdicts;
   Exploration result = explore(run, subject, next, verdicts);
