@@ -49,7 +49,7 @@ struct ExploreOptions {
   // is in the caches only, recovers and works on; then the power fails, and what nobody has flushed
   // since it was stored, by whichever process, may be lost. They count as a crash in a row. The
   // moments are those just after a store, taken in turn from the places that store.
-  uint64_t deaths_max = kDeathsAsRecoveries;  // of this run
+  uint64_t deaths_max = 0;  // of this run
   // As many as other recoveries are explored.
   static constexpr uint64_t kDeathsAsRecoveries = ~uint64_t{0};
   // If given, all of these images are taken just before such fences, and the process dies there.
