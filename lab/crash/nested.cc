@@ -133,7 +133,10 @@ Observation record_and_explore(Subject& subject, const ImageFile& image, uint64_
   if (death != nullptr) work = work_after_death(std::move(work), *death);
   // Files are private here: the image stays.
   Run run = subject.record_recovery(image.path(), work);
-  if (run.trace.events.empty() || (death != nullptr && run.expectations.empty())) return told;
+  if (run.trace.events.empty()) return told;
+  // What recovery might have seen instead is told by key or by digest, or not at all.
+  const bool loose = run.expectations.empty() || (run.explain_decides && !run.unsettled);
+  if (death != nullptr && loose) return told;
   told.digest = 1;
   if (!run.expectations.empty() && std::ranges::find(run.expectations.front().digests, digest) ==
                                        run.expectations.front().digests.end()) {

@@ -45,7 +45,6 @@ void explore_briefly(const Run& run, Subject& subject, uint64_t least, uint32_t 
   options.states_max = test::rounds(part_of(most));
   options.nested_max = 2;
   options.nested_states = 40;
-  options.deaths_max = 2;
   options.crashes = 2;
   options.work = 100;
   options.limits.complete_max = 16;
