@@ -59,7 +59,11 @@ FindingReport describe(const Run& run, const Finding& finding) {
     report.crash = fmt::format("{} {}{} (before event {})", finding.in_flight ? "in" : "after",
                                operation, finding.in_flight ? "" : " had returned", finding.event);
   }
-  if (finding.nested) report.crash = "of the recovery from a crash " + report.crash;
+  if (finding.death) {
+    report.crash = "of the power, after the process had died " + report.crash;
+  } else if (finding.nested) {
+    report.crash = "of the recovery from a crash " + report.crash;
+  }
   const SiteNames names(run.trace);
   for (const LostStore& lost : finding.lost) report.lost.push_back(describe_lost(run, names, lost));
   for (const uint32_t event : finding.last_stores) {
@@ -182,6 +186,7 @@ class Campaign {
     again.seconds_max = options_.shrink_seconds;
     again.findings_max = 1;
     again.nested_max = 0;
+    again.deaths_max = 0;
     again.image_folder.clear();
     Verdicts verdicts;
     const Exploration shown = explore(run, *campaign_run.subject, again, verdicts);
@@ -218,7 +223,8 @@ class Campaign {
 
 uint64_t CampaignReport::states() const {
   return std::accumulate(runs.begin(), runs.end(), uint64_t{0}, [](uint64_t sum, const auto& run) {
-    return sum + run.exploration.states + run.exploration.nested_states;
+    return sum + run.exploration.states + run.exploration.nested_states +
+           run.exploration.death_states;
   });
 }
 
@@ -226,7 +232,7 @@ uint64_t CampaignReport::states() const {
 bool RunReport::explored_little() const {
   constexpr uint64_t kImagesFew = 100;
   constexpr double kPartSmall = 0.1;
-  return exploration.states + exploration.nested_states < kImagesFew ||
+  return exploration.states + exploration.nested_states + exploration.death_states < kImagesFew ||
          exploration.part < kPartSmall;
 }
 

@@ -70,7 +70,7 @@ struct CampaignReport {
   std::vector<std::string> unmutated;  // runs whose mutations would show nothing, and why
   double seconds = 0;
 
-  uint64_t states() const;  // images recovered, crashes of recoveries included
+  uint64_t states() const;  // images recovered, those of later crashes included
   uint64_t findings() const;
   bool explored_little() const;  // any of its runs
 };

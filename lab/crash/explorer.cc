@@ -53,13 +53,14 @@ class Explorer {
         options_(options),
         verdicts_(verdicts),
         image_(run.trace.region_bytes),
-        memory_(run.trace, subject.domain(), image_.bytes(), options.drops),
+        memory_(run.trace, subject.domain(), image_.bytes(), options.drops, run.inherited),
         worker_([this](bool contents) { return subject_.observe(image_.path(), contents); },
                 options.worker),
         begin_(Clock::now()) {
     if (run.expectations.empty()) outputs_.emplace(run.trace, subject, options.worker);
     choose_points();
     choose_splits();
+    choose_deaths();
   }
 
   Exploration run();
@@ -67,6 +68,7 @@ class Explorer {
  private:
   void choose_points();
   void choose_splits();
+  void choose_deaths();
   void explore_point();
   void explore_sample();
   void explore_apart();
@@ -83,7 +85,9 @@ class Explorer {
   void report(const CrashState& state, const Verdict& verdict);
   CrashState minimised(const CrashState& state);
   void fill_lost(const CrashState& state, Finding& finding) const;
-  void explore_recovery(const CrashState& state, uint64_t digest, uint64_t draw = 0);
+  void explore_recovery(const CrashState& state, uint64_t digest, uint64_t draw = 0,
+                        const Death* death = nullptr);
+  void explore_death();
   bool over_limit();
   bool nested_is_due() const;
   bool is_skipped(uint32_t event) const;
@@ -132,6 +136,8 @@ class Explorer {
   // Moments at which the run is taken apart and crashed again, each with the event whose loss is to
   // be seen; kNone: none in particular.
   std::map<uint32_t, uint32_t> splits_;
+  std::set<uint32_t> deaths_;  // moments at which the process dies
+  uint64_t draws_per_death_ = 1;
   std::map<std::string, size_t> kinds_;  // of findings, and where the first of each is
   uint64_t findings_seen_ = 0;
   uint64_t draws_per_split_ = 1;
@@ -192,6 +198,7 @@ Exploration Explorer::run() {
       }
       if (splits_.contains(at)) explore_apart();
     }
+    if (deaths_.contains(at) && !over_limit()) explore_death();
     if (last || at >= options_.end) break;
     if (!is_skipped(at)) ++events_explored_;
     memory_.step();
@@ -236,8 +243,10 @@ void Explorer::choose_points() {
     return count;
   };
   uint64_t left = options_.points_max;
-  left -= choose(recovery, options_.points_max / 8);
-  left -= choose(ends, options_.points_max * 5 / 8);
+  // What a dead process left in the caches recovery is the first to rest on.
+  const bool death = run_.inherited.events > 0;
+  left -= choose(recovery, options_.points_max * (death ? 3 : 1) / 8);
+  left -= choose(ends, options_.points_max * (death ? 3 : 5) / 8);
   choose(others, left);
 }
 
@@ -261,7 +270,8 @@ void Explorer::choose_splits() {
   bool any_dropped = false;
   std::map<uint16_t, uint32_t> fenced;  // by thread: its last fence
   ImageFile scratch(run_.trace.region_bytes);
-  PendingMemory memory(run_.trace, subject_.domain(), scratch.bytes(), options_.drops);
+  PendingMemory memory(run_.trace, subject_.domain(), scratch.bytes(), options_.drops,
+                       run_.inherited);
   for (uint32_t i = 0; i < std::min<size_t>(events.size(), size_t{options_.end} + 1); ++i) {
     const TraceEvent& event = events[i];
     while (memory.position() < i) memory.step();
@@ -314,6 +324,49 @@ void Explorer::choose_splits() {
   if (!splits_.empty()) draws_per_split_ = std::max<uint64_t>(wanted / splits_.size(), 1);
 }
 
+// Just after stores, from the places that store in turn; or where the caller says.
+void Explorer::choose_deaths() {
+  const uint64_t wanted = options_.deaths_max == ExploreOptions::kDeathsAsRecoveries
+                              ? options_.nested_max
+                              : options_.deaths_max;
+  // In domain `byte` no store is in the caches only.
+  if (options_.crashes <= options_.round || wanted == 0 || subject_.domain() == Domain::kByte)
+    return;
+  const auto& events = run_.trace.events;
+  std::map<uint64_t, std::vector<uint32_t>> by_place;
+  const size_t end = std::min<size_t>(events.size(), size_t{options_.end} + 1);
+  for (uint32_t i = std::max(options_.begin, run_.inherited.events + 1); i < end; ++i) {
+    if (is_skipped(i)) continue;
+    const TraceEvent& stored = events[i - 1];
+    const bool here = options_.crashes_again_at ? options_.crashes_again_at(events[i])
+                                                : is_store(stored.kind) || options_.begin == i;
+    if (here) by_place[options_.crashes_again_at ? events[i].pc : stored.pc].push_back(i);
+  }
+  std::vector<std::vector<uint32_t>> places;
+  uint64_t random = next_seed(~options_.seed);
+  const auto shuffle = [&random](auto& all) {
+    for (size_t i = 0; i < all.size(); ++i) {
+      random = next_seed(random);
+      std::swap(all[i], all[i + random % (all.size() - i)]);
+    }
+  };
+  for (auto& [pc, moments] : by_place) {
+    shuffle(moments);
+    places.push_back(std::move(moments));
+  }
+  shuffle(places);
+  bool more = true;
+  for (size_t turn = 0; more && deaths_.size() < wanted; ++turn) {
+    more = false;
+    for (const auto& moments : places) {
+      if (turn >= moments.size() || deaths_.size() >= wanted) continue;
+      more = true;
+      deaths_.insert(moments[turn]);
+    }
+  }
+  if (!deaths_.empty()) draws_per_death_ = std::max<uint64_t>(wanted / deaths_.size(), 1);
+}
+
 // Amid many flushes under one fence the states at each are nearly those at the next, and all of
 // them are among those at the fence: only some are looked at.
 bool Explorer::is_worth_a_look(uint32_t event) const {
@@ -351,9 +404,17 @@ RecentFrom Explorer::recent_from() const {
 // Where moments are many, a few states of each.
 void Explorer::explore_sample() {
   const uint32_t at = memory_.position();
-  // Nothing arrived that need not, or everything.
-  const bool least = next_seed(options_.seed ^ at) % 4 != 0;
-  if (!take_state(state_apart_at(memory_, least ? kNone : 0))) return;
+  const uint64_t kind = next_seed(options_.seed ^ at) % 8;
+  if (run_.inherited.events == 0) {
+    // Nothing arrived that need not, or everything.
+    if (!take_state(state_apart_at(memory_, kind % 4 != 0 ? kNone : 0))) return;
+  } else {
+    // After a death: nothing that need not, all lines stored to since and no others, or any lines.
+    const CrashState state = kind < 4    ? state_apart_at(memory_, kNone)
+                             : kind == 4 ? state_apart_at(memory_, run_.inherited.events)
+                                         : state_mixed(memory_, next_seed(~options_.seed ^ at));
+    if (!take_state(state)) return;
+  }
   const auto& events = run_.trace.events;
   const bool ends = at < events.size() && events[at].kind == EventKind::kEnd;
   const uint64_t draws = ends ? 0 : at < run_.recovered_at ? 3 : 1;
@@ -537,7 +598,7 @@ void Explorer::fill_lost(const CrashState& state, Finding& finding) const {
 
 // Findings of one kind have, nearly always, one cause.
 std::string Explorer::kind_of(const Finding& finding) const {
-  std::string kind = finding.nested ? "nested " : "";
+  std::string kind = finding.death ? "death " : finding.nested ? "nested " : "";
   const auto& events = run_.trace.events;
   for (uint32_t i = std::min<uint32_t>(finding.event, static_cast<uint32_t>(events.size()));
        i-- > 0;) {
@@ -622,24 +683,47 @@ void Explorer::report(const CrashState& state, const Verdict& verdict) {
   add(std::move(finding));
 }
 
+// All that was stored is seen by the next process; what is pending stays pending.
+void Explorer::explore_death() {
+  seen_here_.clear();
+  const CrashState seen = state_apart_at(memory_, 0);
+  if (!take_state(seen)) return;
+  const uint32_t at = memory_.position();
+  Death death{.durable = {},
+              .inherited = {.events = 0, .lines = memory_.pending()},
+              .trace = &run_.trace,
+              .unsettled = {},
+              .digests = allowed()};
+  if (run_.unsettled) death.unsettled = run_.unsettled(at);
+  for (const Word& word : seen.words)
+    death.durable.push_back({word.offset, memory_.word(word.offset)});
+  const uint64_t digest = verdict_of(seen).digest;
+  for (uint64_t draw = 0; draw < draws_per_death_ && !over_limit(); ++draw) {
+    explore_recovery(seen, digest, draw, &death);
+  }
+}
+
 // Images of one state are worked on in another way with each draw.
-void Explorer::explore_recovery(const CrashState& state, uint64_t digest, uint64_t draw) {
-  states_since_nested_ = 0;
+void Explorer::explore_recovery(const CrashState& state, uint64_t digest, uint64_t draw,
+                                const Death* death) {
+  if (death == nullptr) states_since_nested_ = 0;
   const Applied applied(image_, state);
   ExploreOptions options = options_;
   options.seed = next_seed(options_.seed ^ state.hash) + draw;
   options.seconds_max = options_.seconds_max - seconds_since(begin_);
-  const NestedResult nested = explore_nested(subject_, image_, digest, options);
+  const NestedResult nested = explore_nested(subject_, image_, digest, options, death);
   if (!nested.offered) return;  // nothing to recover in this image, or the subject has no such run
-  ++result_.nested_runs;
+  ++(death == nullptr ? result_.nested_runs : result_.deaths);
   result_.nested_states += nested.states;
+  result_.death_states += nested.death_states;
   for (const auto& [site, count] : nested.sites) result_.nested_sites[site] += count;
   for (const std::string& what : nested.findings) {
     Finding finding = finding_here();
     finding.what = what;
     finding.image_hash = state.hash;
     finding.nested = true;
-    fill_lost(state, finding);
+    finding.death = death != nullptr;
+    if (!finding.death) fill_lost(state, finding);
     if (!options_.image_folder.empty()) finding.image = keep_image(state);
     add(std::move(finding));
   }

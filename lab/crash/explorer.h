@@ -45,7 +45,14 @@ struct ExploreOptions {
   uint32_t work = 300;             // operations after each recovery: a pass of every ring
   uint64_t states_per_nested = 8;  // recoveries between two of them
   bool nested_only = false;        // no other images than those that are crashed again
-  // If given, all of these images are taken just before such fences.
+  // Deaths: the process ends, the power does not. The next one finds all that was stored, also what
+  // is in the caches only, recovers and works on; then the power fails, and what nobody has flushed
+  // since it was stored, by whichever process, may be lost. They count as a crash in a row. The
+  // moments are those just after a store, taken in turn from the places that store.
+  uint64_t deaths_max = 0;  // of this run
+  // As many as other recoveries are explored.
+  static constexpr uint64_t kDeathsAsRecoveries = ~uint64_t{0};
+  // If given, all of these images are taken just before such fences, and the process dies there.
   std::function<bool(const TraceEvent& event)> crashes_again_at;
   uint32_t round = 1;  // the crash to come is the how manieth
 
@@ -95,6 +102,7 @@ struct Finding {
   std::vector<LineBytes> lines;
   uint64_t image_hash;
   bool nested = false;  // found in a crash of a recovery; `what` says all there is
+  bool death = false;   // nested: at the event the process died, and no power failed
   uint64_t times =
       1;  // as often was it found: in operations of the type, with stores lost of these places
   std::string image;  // the file of the image; of a nested finding that of its first crash
@@ -106,8 +114,10 @@ struct Exploration {
   uint64_t visited = 0;          // states, with those known already
   uint64_t states = 0;           // distinct images recovered
   uint64_t nested_runs = 0;
-  uint64_t nested_states = 0;
-  PersistSites nested_sites;  // reached by recoveries and by the work after them
+  uint64_t nested_states = 0;  // of them, from which on the power failed
+  uint64_t deaths = 0;         // moments at which the process died
+  uint64_t death_states = 0;   // images that a power failure after a death left
+  PersistSites nested_sites;   // reached by recoveries and by the work after them
   double seconds = 0;
   double part = 1;       // of the events to be explored
   bool finished = true;  // else a limit ended it

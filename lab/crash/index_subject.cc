@@ -289,11 +289,9 @@ class IndexSubject::Recording {
 
   uint32_t position() const { return recorder_.position(); }
   // After the next event, or after the last one.
-  void expect(std::vector<uint64_t> digests) {
-    run_.expectations.push_back({position(), std::move(digests)});
-  }
+  void expect(std::vector<uint64_t> digests) { expect_at(position(), std::move(digests)); }
   void expect_after_last(std::vector<uint64_t> digests) {
-    run_.expectations.push_back({position() - 1, std::move(digests)});
+    expect_at(position() - 1, std::move(digests));
   }
   void skip_from(uint32_t begin) { run_.skipped.emplace_back(begin, position()); }
 
@@ -301,11 +299,12 @@ class IndexSubject::Recording {
     const uint16_t thread = begin_text(subject_.text_of(step));
     oracle_.begin(thread, step);
     expect(oracle_.digests());
-    log_.push_back({position(), ~0U, thread, step, {}, Oracle::kNone});
+    log_.push_back({position(), ~0U, thread, step, {}, Oracle::kNone, {}});
     const size_t logged = log_.size() - 1;
     begin_operation(type_of(step.verb), 0);
     const Answer answer = subject_.perform(index, step);
     end_operation();
+    if (answer.yes && !answer.full && step.verb != Verb::kLookup) in_making_ = false;
     oracle_.end(thread, answer);
     expect_after_last(oracle_.digests());
     if (run_.problem.empty()) run_.problem = oracle_.contradiction();
@@ -326,7 +325,7 @@ class IndexSubject::Recording {
       const auto [before, first] = last.try_emplace(steps[i].key, lane(i));
       const uint32_t after = first ? Oracle::kNone : std::exchange(before->second, lane(i));
       oracle_.begin(lane(i), steps[i], after);
-      log_.push_back({position(), ~0U, lane(i), steps[i], {}, after});
+      log_.push_back({position(), ~0U, lane(i), steps[i], {}, after, {}});
     }
     expect(oracle_.digests());
     begin_operation(type_of(steps.front().verb), 0);
@@ -357,8 +356,20 @@ class IndexSubject::Recording {
   void found(const Step& step) {
     oracle_.begin(current_thread(), step);
     oracle_.end(current_thread(), {});
-    log_.push_back({0, 0, current_thread(), step, {}, Oracle::kNone});
+    log_.push_back({0, 0, current_thread(), step, {}, Oracle::kNone, {}});
   }
+  // A key of which a crash may bring any of `values`, of one that was in flight when its process
+  // died.
+  void found_unsettled(uint32_t key, const Oracle::Held& held,
+                       const std::set<Oracle::Held>& values) {
+    oracle_.found_unsettled(key, held, values);
+    const Verb verb = held ? Verb::kUpsert : Verb::kRemove;
+    log_.push_back({0, 0, 0, {verb, key, held.value_or(0)}, {}, Oracle::kNone, values});
+  }
+  // The structure itself was being made when its process died: until something is written to it
+  // there may be none.
+  void found_in_making() { in_making_ = true; }
+  bool is_in_making() const { return in_making_; }
 
   Oracle& oracle() { return oracle_; }
 
@@ -368,6 +379,7 @@ class IndexSubject::Recording {
     run_.explain = [log = log_, subject = &subject_](uint32_t event, const std::string& contents) {
       return subject->explain(log, event, contents);
     };
+    run_.unsettled = [log = log_](uint32_t event) { return oracle_at(log, event).unsettled(); };
   }
 
  private:
@@ -379,6 +391,11 @@ class IndexSubject::Recording {
                                      operation_type("lookup"),    operation_type("bulk"),
                                      operation_type("checkpoint")};
     return types[static_cast<size_t>(verb)];
+  }
+
+  void expect_at(uint32_t event, std::vector<uint64_t> digests) {
+    if (in_making_) digests.push_back(kAbsentDigest);
+    run_.expectations.push_back({event, std::move(digests)});
   }
 
   // Notes the calling thread's next operation.
@@ -394,10 +411,11 @@ class IndexSubject::Recording {
   Recorder recorder_;
   Oracle oracle_;
   std::vector<LoggedStep> log_;
+  bool in_making_ = false;
 };
 
-std::string IndexSubject::explain(const std::vector<LoggedStep>& log, uint32_t event,
-                                  const std::string& contents) const {
+// The oracle as it was before an event.
+Oracle IndexSubject::oracle_at(const std::vector<LoggedStep>& log, uint32_t event) {
   Oracle oracle;
   // Beginnings and ends as they came: by their events, which those of a batch share.
   std::multimap<uint32_t, std::pair<const LoggedStep*, bool>> moments;
@@ -408,12 +426,21 @@ std::string IndexSubject::explain(const std::vector<LoggedStep>& log, uint32_t e
   for (const auto& [at, moment] : moments) {
     const auto& [logged, begins] = moment;
     if (at >= event) break;
-    if (begins) {
+    if (!logged->others.empty()) {
+      const Step& step = logged->step;
+      const auto held = step.verb == Verb::kRemove ? Oracle::Held() : Oracle::Held(step.value);
+      if (begins) oracle.found_unsettled(step.key, held, logged->others);
+    } else if (begins) {
       oracle.begin(logged->lane, logged->step, logged->after);
     } else {
       oracle.end(logged->lane, logged->answer);
     }
   }
+  return oracle;
+}
+
+std::string IndexSubject::explain(const std::vector<LoggedStep>& log, uint32_t event,
+                                  const std::string& contents) const {
   Contents parsed;
   const char* at = contents.c_str();
   if (contents == "absent") return "the structure is not there";
@@ -424,7 +451,7 @@ std::string IndexSubject::explain(const std::vector<LoggedStep>& log, uint32_t e
     parsed[key] = value;
     at = *end == 0 ? end : end + 1;
   }
-  return oracle.difference(parsed, 6);
+  return oracle_at(log, event).difference(parsed, 6);
 }
 
 Run IndexSubject::record(const std::vector<uint32_t>& only) {
@@ -664,6 +691,10 @@ std::vector<Step> IndexSubject::work_steps(const Work& work) const {
   std::vector<Step> steps;
   for (uint32_t i = 0; i < std::min(work.operations, workload_.further); ++i) {
     steps.push_back(make_step(random, kShares[(i / 24) % 3], value + i));
+    // What a dead process left in the caches is met where it was at work.
+    if (work.unsettled.empty() || random.below(i < 8 ? 2 : 8) != 0) continue;
+    steps.back().key =
+        std::next(work.unsettled.begin(), random.below(work.unsettled.size()))->first;
   }
   return steps;
 }
@@ -774,8 +805,18 @@ Run IndexSubject::record_recovery(const std::string& path, const Work& work) {
   const auto index = open_index(pool, kName, opening_options());
   // Recorded as well: in a structure that marks what is not yet durable, who reads may write.
   const Contents contents = inspect(pool, *index);
-  for (const auto& [key, value] : contents) recording.found({Verb::kUpsert, key, value});
+  for (const auto& [key, value] : contents) {
+    if (!work.unsettled.contains(key)) recording.found({Verb::kUpsert, key, value});
+  }
+  for (const auto& [key, values] : work.unsettled) {
+    const auto held = contents.find(key);
+    recording.found_unsettled(
+        key, held == contents.end() ? Oracle::Held() : Oracle::Held(held->second), values);
+  }
+  if (std::ranges::find(work.digests, kAbsentDigest) != work.digests.end())
+    recording.found_in_making();
   run.expectations.push_back({0, recording.oracle().digests()});
+  if (recording.is_in_making()) run.expectations.front().digests.push_back(kAbsentDigest);
   run.explain_decides = workload_.bulk || workload_.batch > 1;
   run.recovered_at = recording.position();
   for (const Step& step : further_steps(contents, first_value_of_work(work.crashes))) {

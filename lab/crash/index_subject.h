@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -84,7 +85,8 @@ class IndexSubject : public Subject {
     uint32_t lane;  // the thread, or of a batch each record's own
     Step step;
     Answer answer;
-    uint32_t after;  // the lane of the record of the same key before it
+    uint32_t after;                 // the lane of the record of the same key before it
+    std::set<Oracle::Held> others;  // found: what a crash may bring instead
   };
   class Recording;
 
@@ -118,6 +120,7 @@ class IndexSubject : public Subject {
   void observe_again(const std::string& path);
   void check_heap(const Pool& pool, AnyIndex* index, uint64_t others) const;
   std::string text_of(const Step& step) const;
+  static Oracle oracle_at(const std::vector<LoggedStep>& log, uint32_t event);
   // What is wrong with contents that a crash before `event` left, in words.
   std::string explain(const std::vector<LoggedStep>& log, uint32_t event,
                       const std::string& contents) const;

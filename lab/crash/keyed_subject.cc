@@ -48,7 +48,24 @@ struct Moment {
   bool begins;
   Step step;
   Answer answer;
+  std::set<Oracle::Held> others;  // found: what a crash may bring instead
 };
+
+Oracle oracle_at(const std::vector<Moment>& moments, uint32_t event) {
+  Oracle oracle;
+  for (const Moment& moment : moments) {
+    if (moment.event >= event) break;
+    if (!moment.others.empty()) {
+      const auto held = moment.step.verb == Verb::kRemove ? Oracle::Held() : moment.step.value;
+      oracle.found_unsettled(moment.step.key, held, moment.others);
+    } else if (moment.begins) {
+      oracle.begin(moment.thread, moment.step);
+    } else {
+      oracle.end(moment.thread, moment.answer);
+    }
+  }
+  return oracle;
+}
 
 // Records operations of several threads, of which one runs at a time.
 class KeyedRecording {
@@ -72,8 +89,15 @@ class KeyedRecording {
   void found(const Step& step) {
     oracle_.begin(current_thread(), step);
     oracle_.end(current_thread(), {});
-    moments_.push_back({0, current_thread(), true, step, {}});
-    moments_.push_back({0, current_thread(), false, step, {}});
+    moments_.push_back({0, current_thread(), true, step, {}, {}});
+    moments_.push_back({0, current_thread(), false, step, {}, {}});
+    run_.expectations.front() = {0, oracle_.digests()};
+  }
+  void found_unsettled(uint32_t key, const Oracle::Held& held,
+                       const std::set<Oracle::Held>& values) {
+    oracle_.found_unsettled(key, held, values);
+    const Verb verb = held ? Verb::kUpsert : Verb::kRemove;
+    moments_.push_back({0, 0, true, {verb, key, held.value_or(0)}, {}, values});
     run_.expectations.front() = {0, oracle_.digests()};
   }
 
@@ -82,12 +106,12 @@ class KeyedRecording {
     if (run_.operations.size() <= thread) run_.operations.resize(thread + 1U, {""});
     run_.operations[thread].push_back(text_of(step));
     oracle_.begin(thread, step);
-    note({recorder_.position(), thread, true, step, {}});
+    note({recorder_.position(), thread, true, step, {}, {}});
     begin_operation(operation_type(to_string(step.verb)), 0);
     const Answer answer = program_.perform(memory_.base(), step);
     end_operation();
     oracle_.end(thread, answer);
-    note({recorder_.position() - 1, thread, false, step, answer});
+    note({recorder_.position() - 1, thread, false, step, answer, {}});
     if (run_.problem.empty()) run_.problem = oracle_.contradiction();
   }
 
@@ -95,16 +119,10 @@ class KeyedRecording {
     install(nullptr);
     run_.trace = recorder_.finish();
     run_.explain = [moments = moments_](uint32_t event, const std::string& contents) {
-      Oracle oracle;
-      for (const Moment& moment : moments) {
-        if (moment.event >= event) break;
-        if (moment.begins) {
-          oracle.begin(moment.thread, moment.step);
-        } else {
-          oracle.end(moment.thread, moment.answer);
-        }
-      }
-      return oracle.difference(parsed(contents), 4);
+      return oracle_at(moments, event).difference(parsed(contents), 4);
+    };
+    run_.unsettled = [moments = moments_](uint32_t event) {
+      return oracle_at(moments, event).unsettled();
     };
   }
 
@@ -169,8 +187,14 @@ Run KeyedSubject::record_recovery(const std::string& path, const Work& work) {
   if (steps.empty()) return run;
   const Mapping memory(path);
   KeyedRecording recording(*program, memory, name_, run);
-  for (const auto& [key, value] : program->recover(memory.base())) {
-    recording.found({Verb::kUpsert, key, value});
+  const Contents contents = program->recover(memory.base());
+  for (const auto& [key, value] : contents) {
+    if (!work.unsettled.contains(key)) recording.found({Verb::kUpsert, key, value});
+  }
+  for (const auto& [key, values] : work.unsettled) {
+    const auto held = contents.find(key);
+    recording.found_unsettled(
+        key, held == contents.end() ? Oracle::Held() : Oracle::Held(held->second), values);
   }
   run.recovered_at = recording.position();
   for (const Step& step : steps) recording.operate(step);

@@ -47,7 +47,8 @@ bool passes_unmutated(const Run& run, Subject& subject, const ExploreOptions& op
   whole.drops = {};
   whole.begin = whole.end = finding.event;
   whole.nested_only = false;
-  whole.nested_max = finding.nested ? 2 : 0;
+  whole.nested_max = finding.nested && !finding.death ? 2 : 0;
+  whole.deaths_max = finding.death ? 2 : 0;
   return explore(run, subject, whole, verdicts).findings.empty();
 }
 

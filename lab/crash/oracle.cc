@@ -116,6 +116,15 @@ std::vector<Oracle::Config> Oracle::closure(const Key& key) {
   return all;
 }
 
+void Oracle::found_unsettled(uint32_t key, const Held& held, const std::set<Held>& others) {
+  Key& fresh = keys_[key];
+  fresh.configs.front().held = held;
+  fresh.configs.front().behind = others;
+  fresh.configs.front().behind.erase(held);
+  fresh.last_bulk = ~uint64_t{0};  // no checkpoint flushes what others left in the caches
+  settle(key, fresh);
+}
+
 // What had returned before it began is durable, and nothing else can be told.
 void Oracle::end_checkpoint(uint64_t begun) {
   for (auto next = keys_.begin(); next != keys_.end();) {
@@ -196,6 +205,15 @@ std::map<uint32_t, std::set<Oracle::Held>> Oracle::allowed() const {
   std::map<uint32_t, std::set<Held>> all;
   for (const auto& [number, value] : settled_) all[number] = {value};
   for (const auto& [number, key] : keys_) all[number] = finals(key);
+  return all;
+}
+
+std::map<uint32_t, std::set<Oracle::Held>> Oracle::unsettled() const {
+  std::map<uint32_t, std::set<Held>> all;
+  for (const auto& [number, key] : keys_) {
+    auto values = finals(key);
+    if (values.size() > 1) all.emplace(number, std::move(values));
+  }
   return all;
 }
 

@@ -42,11 +42,17 @@ class Oracle {
   void begin(uint32_t thread, const Step& step, uint32_t after = kNone);
   void end(uint32_t thread, const Answer& answer);
 
+  // A record (or none) that was there at the beginning, though a crash may bring any of `others`
+  // until an operation that changes it has returned: a process that died had one in flight.
+  void found_unsettled(uint32_t key, const Held& held, const std::set<Held>& others);
+
   // Why the answers so far have no explanation, in words; empty if they have one.
   const std::string& contradiction() const { return contradiction_; }
 
   // What each key may hold; keys that may only be absent are left out.
   std::map<uint32_t, std::set<Held>> allowed() const;
+  // Those that may hold more than one thing.
+  std::map<uint32_t, std::set<Held>> unsettled() const;
 
   // Digests of all combinations of what the keys may hold, or some where there are very many.
   std::vector<uint64_t> digests() const;

@@ -110,12 +110,18 @@ uint64_t word_hash(uint64_t offset, uint64_t value) {
   return x ^ (x >> 32);
 }
 
-PendingMemory::PendingMemory(const Trace& trace, Domain domain, unsigned char* image, Drops drops)
+PendingMemory::PendingMemory(const Trace& trace, Domain domain, unsigned char* image, Drops drops,
+                             const Inherited& inherited)
     : trace_(trace),
       domain_(domain),
       unit_(domain == Domain::kPage ? kSectorBytes : kLineBytes),
       durable_(image),
-      drops_(std::move(drops)) {
+      drops_(std::move(drops)),
+      position_(inherited.events),
+      lines_(inherited.lines),
+      begun_(1, kNever),
+      flushed_(1),
+      streamed_(1) {
   for (const auto& [number, page] : trace.base) {
     std::memcpy(durable_ + number * kImagePageBytes, page.data(), page.size());
   }

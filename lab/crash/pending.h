@@ -50,12 +50,23 @@ struct LineOption {
   uint64_t hash_delta = 0;  // to the hash of the whole image
 };
 
+// What a process that died had stored, and what no flush and fence had made durable by then: it lives
+// on in the caches. Whatever flushes such a line from now on takes it along. The dead process's own
+// flushes and streams that no fence followed count for nothing, and its streams are stores: the
+// kernel, which ended it, has hardly kept them waiting, but nobody promises that.
+struct Inherited {
+  uint32_t events = 0;  // the trace begins with so many, one for each of the stores
+  std::map<uint64_t, PendingLine> lines;
+};
+
 class PendingMemory {
  public:
   using Drops = std::function<bool(const TraceEvent&)>;
   // `drops(event)` tells which flushes and fences are to be taken for nothing; may be empty.
   // `image`, of region_bytes, is filled with the trace's base and kept as durable().
-  PendingMemory(const Trace& trace, Domain domain, unsigned char* image, Drops drops = {});
+  // `inherited` is pending at once, and the memory stands behind its events.
+  PendingMemory(const Trace& trace, Domain domain, unsigned char* image, Drops drops = {},
+                const Inherited& inherited = {});
 
   // The next event to be taken in.
   uint32_t position() const { return position_; }

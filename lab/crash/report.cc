@@ -74,6 +74,8 @@ nlohmann::ordered_json json_of(const RunReport& run) {
           {"states", exploration.states},
           {"recoveries_explored", exploration.nested_runs},
           {"states_of_recoveries", exploration.nested_states},
+          {"deaths_explored", exploration.deaths},
+          {"states_of_deaths", exploration.death_states},
           {"seconds", exploration.seconds},
           {"part_explored", exploration.part},
           {"explored_little", run.explored_little()},
@@ -187,16 +189,18 @@ std::string runs_table(const CampaignReport& report) {
   std::string html =
       "<table><thead><tr><th>run</th><th class=n>operations</th><th class=n>events</th>"
       "<th class=n>crash points</th><th class=n>of them complete</th><th class=n>images</th>"
-      "<th class=n>crashes of recovery</th><th class=n>seconds</th><th class=n>findings</th></tr>"
+      "<th class=n>crashes of recovery</th><th class=n>power failures after deaths</th>"
+      "<th class=n>seconds</th><th class=n>findings</th></tr>"
       "</thead><tbody>\n";
   for (const RunReport& run : report.runs) {
     const Exploration& e = run.exploration;
     html += fmt::format(
         "<tr><td>{}{}</td><td class=n>{}</td><td class=n>{}</td><td class=n>{}</td>"
-        "<td class=n>{}</td><td class=n>{}</td><td class=n>{}</td><td class=n>{:.1f}</td>"
+        "<td class=n>{}</td><td class=n>{}</td><td class=n>{}</td><td class=n>{}</td>"
+        "<td class=n>{:.1f}</td>"
         "<td class=\"n {}\">{}</td></tr>\n",
         escape(run.title), ended_by_limit(e), run.operations, run.events, e.points,
-        e.points_complete, e.states, e.nested_states, e.seconds,
+        e.points_complete, e.states, e.nested_states, e.death_states, e.seconds,
         verdict_class(run.findings.size(), run.explored_little()), run.findings.size());
   }
   return html + "</tbody></table>\n";
@@ -223,14 +227,15 @@ std::string mutation_table(const MutationResult& mutation) {
 
 std::string to_text(const CampaignReport& report) {
   std::string text = fmt::format("{} (domain {})\n", report.structure, report.domain);
-  text += fmt::format("  {:<38} {:>6} {:>8} {:>8} {:>8} {:>8} {:>9} {:>8} {:>8}\n", "run", "ops",
-                      "events", "points", "complete", "images", "recovery", "seconds", "findings");
+  text += fmt::format("  {:<38} {:>6} {:>8} {:>8} {:>8} {:>8} {:>9} {:>8} {:>8} {:>8}\n", "run",
+                      "ops", "events", "points", "complete", "images", "recovery", "deaths",
+                      "seconds", "findings");
   for (const RunReport& run : report.runs) {
     const Exploration& e = run.exploration;
-    text +=
-        fmt::format("  {:<38} {:>6} {:>8} {:>8} {:>8} {:>8} {:>9} {:>8.1f} {:>8}{}\n", run.title,
-                    run.operations, run.events, e.points, e.points_complete, e.states,
-                    e.nested_states, e.seconds, run.findings.size(), ended_by_limit(e));
+    text += fmt::format("  {:<38} {:>6} {:>8} {:>8} {:>8} {:>8} {:>9} {:>8} {:>8.1f} {:>8}{}\n",
+                        run.title, run.operations, run.events, e.points, e.points_complete,
+                        e.states, e.nested_states, e.death_states, e.seconds, run.findings.size(),
+                        ended_by_limit(e));
   }
   size_t number = 0;
   for (const RunReport& run : report.runs) {

@@ -18,6 +18,7 @@ class Shrinker {
              std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds))) {
     options_.findings_max = 1;
     options_.nested_max = 0;
+    options_.deaths_max = 0;
     options_.progress = {};
     options_.drops = {};
     options_.begin = 0;

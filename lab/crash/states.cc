@@ -250,6 +250,19 @@ CrashState state_apart_at(const PendingMemory& memory, uint32_t split) {
   return state;
 }
 
+CrashState state_mixed(const PendingMemory& memory, uint64_t seed) {
+  uint64_t random = seed;
+  CrashState state;
+  state.hash = memory.durable_hash();
+  for (const auto& [number, line] : memory.pending()) {
+    if (next_random(random) % 2 == 0) continue;
+    const LineOption whole = memory.complete(line);
+    state.words.insert(state.words.end(), whole.words.begin(), whole.words.end());
+    state.hash ^= whole.hash_delta;
+  }
+  return state;
+}
+
 CrashState state_newest(const PendingMemory& memory) {
   const std::vector<uint32_t> events = last_stores(memory);
   return state_apart_at(memory, events.empty() ? 0 : events.front());

@@ -45,6 +45,8 @@ bool for_each_state(const PendingMemory& memory, const StateLimits& limits,
 // stored to last arrived and none of those before; else all lines arrived but for one, which may
 // wait for as long as no fence comes; or any. By the seed.
 CrashState state_apart(const PendingMemory& memory, uint64_t seed);
+// Each line arrived or did not, by the seed.
+CrashState state_mixed(const PendingMemory& memory, uint64_t seed);
 // The line that was stored to last arrived, and no other.
 CrashState state_newest(const PendingMemory& memory);
 // The lines that were stored to since event `split` arrived, and no others.

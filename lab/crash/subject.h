@@ -4,10 +4,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "lab/crash/pending.h"
 #include "lab/crash/trace.h"
 #include "perdure/pool.h"
 
@@ -19,17 +23,33 @@ struct Expectation {
   std::vector<uint64_t> digests;
 };
 
+// What the keys of operations in flight may hold: by number, absent included.
+using Unsettled = std::map<uint32_t, std::set<std::optional<uint32_t>>>;
+
 // What is done with a recovered image until it crashes again.
 struct Work {
   uint32_t crashes = 1;     // so far
   uint32_t operations = 0;  // besides the few that see whether it works at all
   uint64_t seed = 1;        // of these operations
+  // The process before this one died, and the power did not fail: what operations in flight had
+  // stored may be in the caches only. What had returned by then is durable, as ever.
+  //
+  // A subject with a model by key (`unsettled`, from Run::unsettled) promises: each of these keys
+  // holds any of its values, whichever of them recovery saw, until an operation that changes it
+  // has returned; from then on what that operation left. An operation that changes nothing (a
+  // lookup, an insert that finds the key, a removal that does not) answers by what recovery saw,
+  // and makes nothing durable. A subject without such a model is held to more: until its recovery
+  // has ended, any of the outcomes at the death; from then on the one that recovery saw.
+  bool after_death = false;
+  Unsettled unsettled;
+  std::vector<uint64_t> digests;  // what recovery might have seen at the death
 };
 
 // A recorded run.
 struct Run {
   Trace trace;
   uint32_t recovered_at = 0;  // of a recovery: the event with which work begins
+  Inherited inherited;        // from a process that died before the recording began
   // Ordered by event; empty: what recovery gives of the uncrashed images before and after the
   // operations in flight is what is expected (output equivalence).
   std::vector<Expectation> expectations;
@@ -44,6 +64,9 @@ struct Run {
   // The expectations leave some combinations out: contents with which explain() finds nothing wrong
   // are expected as well.
   bool explain_decides = false;
+  // Of a subject with a model by key: the keys that may hold more than one thing after a crash
+  // before `event`. May be empty.
+  std::function<Unsettled(uint32_t event)> unsettled;
 };
 
 // What a recovered image looks like.

@@ -49,6 +49,7 @@ struct CrashCommandOptions {
   std::string again_at;
   double mutant_seconds = 20;
   uint64_t nested = 16;
+  uint64_t deaths = lab::crash::ExploreOptions::kDeathsAsRecoveries;
   uint32_t crashes = 3;
   uint32_t work = 300;
   uint64_t complete = 64;
@@ -243,6 +244,7 @@ std::string exploration_options(const CrashCommandOptions& options) {
   std::string text;
   if (options.crashes != defaults.crashes) text += fmt::format(" --crashes {}", options.crashes);
   if (options.nested != defaults.nested) text += fmt::format(" --recoveries {}", options.nested);
+  if (options.deaths != defaults.deaths) text += fmt::format(" --deaths {}", options.deaths);
   if (options.complete != defaults.complete)
     text += fmt::format(" --complete {}", options.complete);
   if (options.budget != defaults.budget) text += fmt::format(" --budget {}", options.budget);
@@ -294,6 +296,7 @@ int run_command(const CrashCommandOptions& options) {
   campaign.again_at = options.again_at;
   campaign.mutant_seconds = options.mutant_seconds;
   campaign.explore.nested_max = options.nested;
+  campaign.explore.deaths_max = options.deaths;
   campaign.explore.crashes = options.crashes;
   campaign.explore.work = options.work;
   campaign.explore.limits.complete_max = options.complete;
@@ -418,6 +421,11 @@ void add_exploration_options(CLI::App& command, CrashCommandOptions& options) {
       .add_option("--recoveries", options.nested,
                   "Images of each run that are crashed again, after recovery and work on them")
       ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--deaths", options.deaths,
+                  "Moments of each run at which the process dies, and the power fails only after "
+                  "the next one has recovered and worked (default: as many as --recoveries)")
       ->group(group);
   command.add_option("--again-at", options.again_at,
                      "Crash again just before fences whose file, line or function contains this, "

@@ -48,6 +48,7 @@ ExploreOptions thorough() {
   options.states_per_nested = 1;
   options.crashes = 2;
   options.nested_max = 1000;
+  options.deaths_max = 0;  // which the repaired programs are not made for
   options.worker.seconds = 5;
   return options;
 }

@@ -49,6 +49,29 @@ TEST(OracleOneThread, WhatReturnedIsThere) {
   EXPECT_FALSE(accepts(oracle, {{1, 11}, {3, 30}, {4, 40}}));
 }
 
+// What a dead process left in the caches is seen, and may be lost until the key is changed.
+TEST(OracleAfterADeath, AnyOutcomeHoldsUntilAChange) {
+  Oracle oracle;
+  oracle.found_unsettled(1, Held(10), {kNothing, 10});
+  oracle.found_unsettled(2, kNothing, {kNothing, 20});
+  oracle.found_unsettled(3, Held(30), {30});
+  EXPECT_EQ(oracle.unsettled().size(), 2U);
+  run(oracle, {Verb::kInsert, 1, 11}, {.yes = false});
+  run(oracle, {Verb::kRemove, 2, 0}, {.yes = false});
+  run(oracle, {Verb::kCheckpoint, 0, 0}, {});
+  EXPECT_EQ(allowed(oracle, 1), (std::set<Held>{kNothing, 10}));
+  EXPECT_EQ(allowed(oracle, 2), (std::set<Held>{kNothing, 20}));
+  EXPECT_EQ(allowed(oracle, 3), (std::set<Held>{30}));
+  oracle.begin(0, {Verb::kUpsert, 1, 12});
+  EXPECT_EQ(allowed(oracle, 1), (std::set<Held>{kNothing, 10, 12}));
+  oracle.end(0, {});
+  EXPECT_EQ(allowed(oracle, 1), (std::set<Held>{12}));
+  run(oracle, {Verb::kInsert, 2, 21}, {.yes = true});
+  EXPECT_EQ(allowed(oracle, 2), (std::set<Held>{21}));
+  EXPECT_TRUE(oracle.unsettled().empty());
+  EXPECT_TRUE(oracle.contradiction().empty());
+}
+
 // As a batch has them: the second record of a key comes after the first.
 TEST(OracleBatch, HasAnOrderWithinAKey) {
   Oracle oracle;

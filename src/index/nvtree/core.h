@@ -21,7 +21,10 @@
 //                  the next replacement. Entries that are appended do not outdate it.
 //
 // Recovery: none of leaves or records. Without an image the list of leaves is walked and the least
-// and greatest key of each is looked for, in parallel; with one no leaf is read.
+// and greatest key of each is looked for, in parallel; with one no leaf is read. Of words, where a
+// process may have died, the leaves that are read are made durable as they are, one fence for each
+// 256: the separators rest on which keys are gone from them. With an image none does, for it
+// outlives no replacement.
 //
 // Concurrency. Stripe locks in DRAM (index/stripes.h) by leaf, for who writes to it; a replacement
 // takes the lock of its leaf parent, too, and of the one before if it changes that leaf's `next`.

@@ -78,6 +78,13 @@ std::vector<uint64_t> Core<Content>::list_leaves() const {
 template <typename Content>
 typename Core<Content>::Extremes Core<Content>::extremes(uint64_t at) const {
   const Leaf& leaf = leaf_at(at);
+  if constexpr (!Content::kOutOfPlace) {
+    // Words have no intents, by which recovery would do that. A process that died may have left the
+    // removal of the least or the greatest key in the caches only: the key would then come to the
+    // leaf beside this one, and a power failure bring it back here.
+    if (pool_.may_be_unflushed() && !pool_.read_only())
+      memory_.flush(&leaf, leaf_bytes(leaf.count));
+  }
   Extremes found;
   for (uint64_t live = live_mask(leaf, static_cast<uint32_t>(leaf.count)); live != 0;
        live &= live - 1) {
@@ -98,6 +105,8 @@ ChildList Core<Content>::read_leaves(uint32_t threads) {
   std::vector<Extremes> found(leaves.size());
   in_parallel(threads, leaves.size(), [&](uint64_t begin, uint64_t end) {
     for (uint64_t i = begin; i < end; ++i) found[i] = extremes(leaves[i]);
+    // The leaves, before anything is written that goes by their extremes.
+    if (pool_.may_be_unflushed() && !pool_.read_only()) memory_.fence();
   });
   ChildList children;
   Extremes last;

@@ -213,6 +213,8 @@ void Core<Content>::replace_value(LeafLock& lock, Leaf& leaf, uint32_t entry, co
     records_.relink(at, key, value, [&] { lock.mutex()->begin_change(); });
   } else {
     lock.mutex()->begin_change();
+    // A process that died may have left the count that reveals the entry in the caches only.
+    if (pool_.may_be_unflushed()) memory_.flush(&leaf.count, sizeof leaf.count);
     pm::store_release(at, value);
     memory_.persist(&at, sizeof at);  // the value, before anybody is told
   }
