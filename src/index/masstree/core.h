@@ -29,8 +29,9 @@
 // words in the nodes and layers (index/node_lock.h), as published. Readers take none: they note the
 // version of a node, and look at that of its parent again before they rely on it; they wait while a
 // writer stores and fences, so that what they return is durable. A writer holds the lock of one
-// border node. Who changes the shape has the mutex for it, and only he waits for a lock while he
-// holds another.
+// border node, or, to change the shape, of all nodes and layers that change: two or three, in the
+// order of where the locks are, and looks at them again when he has them. So splits go on side by
+// side, and beside a merge; merges take a mutex before.
 //
 // Sources: Mao et al., "Cache Craftiness for Fast Multicore Key-Value Storage", EuroSys 2012; Lee
 // et al., "RECIPE", SOSP 2019. docs/structures/p-masstree.md says where this differs.
@@ -113,8 +114,10 @@ class Core {
   using Lock = std::conditional_t<kLocksInNodes, LockInNode, LockInDram>;
   static constexpr uint32_t kFullEnough = kSlots * 3 / 4;  // of a node that a merge makes
 
-  // The locks of up to three nodes or layers, which live as long as the caller's guard. Only who
-  // has the mutex of the shape has several.
+  // The locks of up to three nodes or layers, which live as long as the caller's guard. They are
+  // taken in the order of where they are, and their holder takes no others, so that no threads wait
+  // for each other in a circle. Between the caller's look at the places and here they may have
+  // changed.
   class Held {
    public:
     // Throws kIo once the medium has failed: what another thread could not make durable may be
@@ -122,6 +125,7 @@ class Core {
     template <typename... Places>
     explicit Held(const Core& core, const Places&... places) {
       (add(core.lock_of(places)), ...);
+      for (uint32_t i = 0; i < count_; ++i) locks_[i].lock();
       if (core.pool_.failed()) [[unlikely]] {
         release();
         core.pool_.require_writable();
@@ -138,8 +142,8 @@ class Core {
     void add(Lock lock) {
       for (uint32_t i = 0; i < count_; ++i) {
         if (locks_[i] == lock) return;
+        if (lock < locks_[i]) std::swap(lock, locks_[i]);
       }
-      lock.lock();
       locks_[count_++] = lock;
     }
     std::array<Lock, 3> locks_{};
@@ -166,10 +170,24 @@ class Core {
     bool found = false;
     uint64_t value = 0;  // if found, under the version; of a longer key perhaps another key's
   };
-  using Path = std::vector<Node*>;  // from a layer's top to the border node
   struct Entry {
     Slice slice;
     uint64_t value;
+  };
+  struct Entries {
+    std::array<Entry, kSlots> list;
+    uint32_t count = 0;
+    const Entry* begin() const { return list.data(); }
+    const Entry* end() const { return list.data() + count; }
+    const Entry& operator[](size_t i) const { return list[i]; }
+  };
+  // From a layer's top to the border node.
+  struct Path {
+    std::array<Node*, kLevelsMax + 2> nodes;
+    uint32_t count = 0;
+    void push_back(Node& node) { nodes[count++] = &node; }
+    Node& operator[](uint32_t i) const { return *nodes[i]; }
+    Node& border() const { return *nodes[count - 1]; }
   };
 
   Core(pm::PoolImpl& pool, Root& root, std::string name);
@@ -270,10 +288,11 @@ class Core {
   }
   template <typename Choose>
   bool try_reach_by(Layer& layer, Seen above, Choose choose, Node*& node, Seen& seen) const;
-  bool try_locate(Text text, Border& border) const;
-  Border locate(Text text) const {
+  bool try_locate(Text text, Border& border, std::vector<Layer*>* layers) const;
+  // `layers`: is to have all layers on the way. Null: it does not matter.
+  Border locate(Text text, std::vector<Layer*>* layers = nullptr) const {
     Border border;
-    for (uint32_t attempts = 0; !try_locate(text, border); ++attempts) {
+    for (uint32_t attempts = 0; !try_locate(text, border, layers); ++attempts) {
       if (attempts > kAttemptsMax) [[unlikely]]
         throw_damaged(node_at(root_.first.top));
     }
@@ -336,17 +355,19 @@ class Core {
     }
   }
 
-  // ---- shape.cc; under the mutex, but for the first two
+  // ---- shape.cc; under the mutex of merges, but for what splits
+  bool path_to(Layer& layer, Slice slice, Path& path) const;
+  bool is_child_for(const Node& parent, Slice slice, const Node& child) const;
   void make_room(Layer& layer, Slice slice);
+  bool split(Layer& layer, const Path& path, uint32_t at, Slice slice);
   void shrink(const Key& key, bool empty);
-  Path path_to(const Layer& layer, Slice slice) const;
-  bool split(Layer& layer, const Path& path, size_t at);
   void tidy(Layer& layer, Slice slice);
   bool merge(Node& parent, const Node& child);
-  bool join(Node& parent, uint32_t rank);
+  bool join(Node& parent, const Seen& seen, uint32_t rank);
   bool collapse(Layer& layer);
   bool remove_layer(Layer& above, Slice slice, Layer& layer);
-  static std::vector<Entry> entries_of(const Node& node);
+  void cut_off(Node& upper, Slice slice, Layer& layer, Node& border);
+  static Entries entries_of(const Node& node);
   static void fill(Node& image, const Entry* begin, const Entry* end);
   void place(Node& node, uint32_t slot, const Entry& entry) const;
   static void redo_head(pm::Heap::Txn& txn, Node& node, Permutation permutation, uint64_t next);
@@ -379,7 +400,7 @@ class Core {
   Records records_;
   RetiredBlocks retired_;
   Stripes stripes_;         // unless the nodes have their locks
-  std::mutex shape_mutex_;  // before any lock of a node
+  std::mutex merge_mutex_;  // before any lock of a node
 };
 
 template <typename Policy, typename Content>
@@ -432,10 +453,13 @@ bool Core<Policy, Content>::try_reach_by(Layer& layer, Seen above, Choose choose
 }
 
 template <typename Policy, typename Content>
-bool Core<Policy, Content>::try_locate(Text text, Border& border) const {
+bool Core<Policy, Content>::try_locate(Text text, Border& border,
+                                       std::vector<Layer*>* layers) const {
   border.layer = &root_.first;
   Seen above;
+  if (layers != nullptr) layers->clear();
   for (border.depth = 0; border.depth <= kDepthMax; ++border.depth) {
+    if (layers != nullptr) layers->push_back(border.layer);
     const Slice slice = slice_of(rest_of(text, border.depth));
     if (!try_reach(*border.layer, slice, above, border.node, border.seen)) return false;
     const Position at = find(*border.node, permutation_of(*border.node), slice);
