@@ -264,11 +264,18 @@ class Core {
             kWords ? static_cast<uint8_t>(kSliceBytes) : pm::load_relaxed(node.lengths[slot])};
   }
   static Position find(const Node& node, Permutation permutation, Slice slice);
-  static uint64_t child_for(const Node& node, Permutation permutation, Slice slice) {
+  // Children of an interior node by number: 0 is the leftmost one, the others are of the entries in
+  // their order. Without a branch by the number, which nobody can guess.
+  static uint64_t child(const Node& node, Permutation permutation, uint32_t number) {
+    const uint64_t* last = &node.values[permutation.slot((number - 1) % kSlots)];
+    return pm::load_acquire(*(number == 0 ? &node.leftmost : last));
+  }
+  static uint32_t child_number_for(const Node& node, Permutation permutation, Slice slice) {
     const Position at = find(node, permutation, slice);
-    if (at.found) return pm::load_acquire(node.values[at.slot]);
-    if (at.rank == 0) return pm::load_acquire(node.leftmost);
-    return pm::load_acquire(node.values[permutation.slot(at.rank - 1)]);
+    return at.rank + (at.found ? 1 : 0);
+  }
+  static uint64_t child_for(const Node& node, Permutation permutation, Slice slice) {
+    return child(node, permutation, child_number_for(node, permutation, slice));
   }
 
   // Before a change that relies on it.
@@ -298,8 +305,31 @@ class Core {
     }
     return border;
   }
+  // Which border nodes a scan comes to next, by the two interior nodes above. Hints: what these
+  // have is of no one moment. The caller has a guard.
+  class Ahead {
+   public:
+    explicit Ahead(const Core& core) : core_(&core) {}
+    // On the way down: the scan goes by this child.
+    void pass(const Node& node, uint32_t number) {
+      if (node.level == 1 || node.level == 2) at_[node.level - 1] = {&node, number};
+    }
+    // Asks memory for one more border node, and the interior node that is needed after this one.
+    void fetch();
+
+   private:
+    struct Place {
+      const Node* node = nullptr;
+      uint32_t number = 0;
+    };
+    const Node* next_in(Place& place) const;
+    const Core* core_;
+    std::array<Place, 2> at_;  // of level 1, of level 2
+    const Node* next_parent_ = nullptr;
+  };
+  static constexpr uint32_t kFetchAhead = 3;  // border nodes
   // A border node of a layer. Null if the layer has gone.
-  Node* reach(Layer& layer, Slice slice) const;
+  Node* reach(Layer& layer, Slice slice, Ahead& ahead) const;
   // Of byte strings: asks memory for what an entry of a border node leads to.
   void prefetch_entry(uint64_t value) const {
     if constexpr (!kWords) records_.prefetch(value & ~kLayerTag);
@@ -488,14 +518,48 @@ bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
 }
 
 template <typename Policy, typename Content>
-Node* Core<Policy, Content>::reach(Layer& layer, Slice slice) const {
+const Node* Core<Policy, Content>::Ahead::next_in(Place& place) const {
+  if (place.node == nullptr) return nullptr;
+  const Permutation permutation = permutation_of(*place.node);
+  if (place.number >= permutation.count()) return nullptr;
+  const uint64_t offset = child(*place.node, permutation, ++place.number);
+  const bool sound = offset % sizeof(Node) == 0 && core_->pool_.leads_inside(offset, sizeof(Node));
+  return sound ? core_->pool_.template at<Node>(offset) : nullptr;
+}
+
+template <typename Policy, typename Content>
+void Core<Policy, Content>::Ahead::fetch() {
+  if (next_parent_ == nullptr) {
+    next_parent_ = next_in(at_[1]);
+    if (next_parent_ != nullptr) prefetch(*next_parent_);
+  }
+  const Node* border = next_in(at_[0]);
+  if (border == nullptr && next_parent_ != nullptr) {
+    const Node& parent = *std::exchange(next_parent_, nullptr);
+    at_[0] = {&parent, 0};
+    const uint64_t first = pm::load_acquire(parent.leftmost);
+    if (core_->pool_.leads_inside(first, sizeof(Node)))
+      border = core_->pool_.template at<Node>(first);
+  }
+  if (border != nullptr) prefetch(*border);
+}
+
+template <typename Policy, typename Content>
+Node* Core<Policy, Content>::reach(Layer& layer, Slice slice, Ahead& ahead) const {
+  const auto choose = [&](const Node& at, const Seen&) {
+    const Permutation permutation = permutation_of(at);
+    const uint32_t number = child_number_for(at, permutation, slice);
+    ahead.pass(at, number);
+    return child(at, permutation, number);
+  };
   Node* node = nullptr;
   Seen seen;
-  for (uint32_t attempts = 0; !try_reach(layer, slice, {}, node, seen); ++attempts) {
+  for (uint32_t attempts = 0;; ++attempts) {
+    ahead = Ahead(*this);
+    if (try_reach_by(layer, {}, choose, node, seen)) return node;
     if (is_obsolete(layer)) return nullptr;  // it was empty
     if (attempts > kAttemptsMax) throw_damaged(node_at(layer.top));
   }
-  return node;
 }
 
 template <typename Policy, typename Content>
@@ -565,10 +629,16 @@ bool Core<Policy, Content>::scan_layer(Layer& layer, uint32_t depth, Text from, 
   bool from_left =
       false;  // by way of the neighbour that has `after`, so all slices here are above it
   uint32_t idle = 0;
-  for (Node* node = reach(layer, after); node != nullptr;) {
+  Ahead ahead(*this);
+  uint64_t fetched = 0;  // border nodes
+  for (Node* node = reach(layer, after, ahead); node != nullptr;) {
+    // Nodes are at least half full, as a rule.
+    const uint64_t wanted = std::min<uint64_t>(kFetchAhead, limit / (kSlots / 2));
+    for (; fetched < wanted; ++fetched) ahead.fetch();
     const Seen seen = see(*node);
     if (is_obsolete(*node)) {
-      node = reach(layer, after);
+      node = reach(layer, after, ahead);
+      fetched = 0;
       from_left = false;
       continue;
     }
@@ -617,6 +687,7 @@ bool Core<Policy, Content>::scan_layer(Layer& layer, uint32_t depth, Text from, 
     }
     if (limit == 0) return false;
     node = right;
+    if (fetched > 0) --fetched;
     from_left = count > 0;
   }
   return true;

@@ -152,7 +152,7 @@ bool Core<Policy, Content>::split(Layer& layer, const Path& path, uint32_t at, S
       begin_change(layer);
     }
     begin_change(node);
-    txn.apply();
+    txn.apply_in_commit();
   });
   return true;
 }
@@ -261,7 +261,7 @@ bool Core<Policy, Content>::join(Node& parent, const Seen& seen, uint32_t rank) 
     begin_change(parent);
     begin_change(left);
     begin_change(right);
-    txn.apply();
+    txn.apply_in_commit();
   });
   make_obsolete(right);
   return true;
