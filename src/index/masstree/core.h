@@ -16,7 +16,7 @@
 //                 to the layer, and bitmap: F; end: F.
 //   layer's end   an empty layer's blocks go with its slot's bit of the permutation above, as a record does.
 //   split         the right node, the entry in a free slot of the parent, intents, redo records: F; the redo
-//                 records are certain: F; both permutations and the left node's `next` change together: F;
+//                 records are certain: F; both permutations and the left node's `next` change together, and
 //                 bitmap: F; end: F. Without a parent: a new top instead, which the layer's word leads to.
 //   merge         the right node's entries in free slots of the left one, intents, redo records; then as a split.
 // A crash before the store that commits, or before the redo records are certain, leaves slots that
