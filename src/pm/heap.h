@@ -311,6 +311,11 @@ class Heap::Txn {
   // With redo records: makes them certain, then applies them. Needs that prepare() was fenced.
   // Durable on return, two fences.
   void apply();
+  // The same for commit(): one fence. What it applies is durable with commit()'s next one, and with
+  // the bitmap: in whatever order the lines of both become durable, a crash meanwhile finds the
+  // records certain, and recovery applies them before it looks at the links that decide about the
+  // bitmap.
+  void apply_in_commit();
 
   // Brings the allocation state in line with the links, which have been stored and flushed.
   void settle();

@@ -212,13 +212,17 @@ void Heap::Txn::prepare() {
 }
 
 void Heap::Txn::apply() {
+  apply_in_commit();
+  memory_.fence();  // the bytes, before finish() disarms
+}
+
+void Heap::Txn::apply_in_commit() {
   assert(prepared_ && redo_bytes_ > 0);
   Lane& own = heap_.lane(lane_);
   const Memory& memory = heap_.pool_.memory();
   own.armed = uint64_t{checksum32(own.redo, redo_bytes_)} << 32 | redo_bytes_;
   memory.persist(&own.armed, sizeof own.armed);  // from here on the change happens
   heap_.apply_redo(own, redo_bytes_);
-  memory.fence();  // the bytes, before finish() disarms
 }
 
 void Heap::Txn::settle() {

@@ -310,6 +310,13 @@ class Core {
     const Visiting* const outer_;
   };
 
+  // What a scan reads of a leaf, asked for at once.
+  void fetch_leaf(const Seen& leaf) const;
+  // The same of a node that it comes to soon, of which it needs so many items. A hint: of an entry
+  // of another moment.
+  static constexpr uint64_t kItemsAhead = 64;
+  void fetch_node(uint32_t id, uint64_t items) const;
+
   // ---- write.cc
   bool write_once(const Condition& condition, const Key& key, const Value& value);
   bool remove_once(const Condition& condition, const Key& key, bool& sparse);
@@ -500,6 +507,27 @@ bool Core<Content>::approach(const Key& key, Approach& at) const {
 }
 
 template <typename Content>
+void Core<Content>::fetch_leaf(const Seen& leaf) const {
+  const Node& node = *leaf.node;
+  if (node.right != 0) pm::prefetch(&entry_at(node.right));
+  // Places are taken in order, so the newest deltas stand side by side.
+  for (uint32_t place = leaf.head; place > 0 && place + chain_ > leaf.head; --place)
+    pm::prefetch(&node.delta(place));
+  const char* const items = reinterpret_cast<const char*>(node.items());
+  for (uint64_t at = 0; at < node.count * sizeof(Slot); at += pm::kLineBytes)
+    pm::prefetch(items + at);
+}
+
+template <typename Content>
+void Core<Content>::fetch_node(uint32_t id, uint64_t items) const {
+  if (!has_entry(id)) return;
+  const uint64_t block = pm::load_acquire(entry_at(id)) & kBlockMask;
+  const uint64_t bytes = sizeof(Node) + std::min<uint64_t>(items, kItemsAhead) * sizeof(Slot);
+  if (!pool_.leads_inside(block, bytes)) return;
+  for (uint64_t at = 0; at < bytes; at += pm::kLineBytes) pm::prefetch(pool_.at<char>(block) + at);
+}
+
+template <typename Content>
 template <typename Visit>
 void Core<Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
   tree::KeptKey<Content> at;
@@ -509,11 +537,14 @@ void Core<Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
   for (;;) {
     const pm::EpochManager::Guard guard(epochs_);
     const Seen leaf = descend(up_to(at.get()), 0, Mode::kRead);
+    fetch_leaf(leaf);
     parts.clear();
     collect(leaf, parts);
     auto slot = std::partition_point(parts.items.begin(), parts.items.end(), [&](const Slot& one) {
       return tree::compare<Content>(records_, one, at.get()) < 0;
     });
+    const auto here = static_cast<uint64_t>(parts.items.end() - slot);
+    if (here < limit) fetch_node(leaf.node->right, limit - here);
     for (; slot != parts.items.end(); ++slot) {
       bool go_on = true;
       if constexpr (kWords) {

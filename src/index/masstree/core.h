@@ -16,7 +16,7 @@
 //                 to the layer, and bitmap: F; end: F.
 //   layer's end   an empty layer's blocks go with its slot's bit of the permutation above, as a record does.
 //   split         the right node, the entry in a free slot of the parent, intents, redo records: F; the redo
-//                 records are certain: F; both permutations and the left node's `next` change together: F;
+//                 records are certain: F; both permutations and the left node's `next` change together, and
 //                 bitmap: F; end: F. Without a parent: a new top instead, which the layer's word leads to.
 //   merge         the right node's entries in free slots of the left one, intents, redo records; then as a split.
 // A crash before the store that commits, or before the redo records are certain, leaves slots that
@@ -29,8 +29,9 @@
 // words in the nodes and layers (index/node_lock.h), as published. Readers take none: they note the
 // version of a node, and look at that of its parent again before they rely on it; they wait while a
 // writer stores and fences, so that what they return is durable. A writer holds the lock of one
-// border node. Who changes the shape has the mutex for it, and only he waits for a lock while he
-// holds another.
+// border node, or, to change the shape, of all nodes and layers that change: two or three, in the
+// order of where the locks are, and looks at them again when he has them. So splits go on side by
+// side, and beside a merge; merges take a mutex before.
 //
 // Sources: Mao et al., "Cache Craftiness for Fast Multicore Key-Value Storage", EuroSys 2012; Lee
 // et al., "RECIPE", SOSP 2019. docs/structures/p-masstree.md says where this differs.
@@ -113,8 +114,10 @@ class Core {
   using Lock = std::conditional_t<kLocksInNodes, LockInNode, LockInDram>;
   static constexpr uint32_t kFullEnough = kSlots * 3 / 4;  // of a node that a merge makes
 
-  // The locks of up to three nodes or layers, which live as long as the caller's guard. Only who
-  // has the mutex of the shape has several.
+  // The locks of up to three nodes or layers, which live as long as the caller's guard. They are
+  // taken in the order of where they are, and their holder takes no others, so that no threads wait
+  // for each other in a circle. Between the caller's look at the places and here they may have
+  // changed.
   class Held {
    public:
     // Throws kIo once the medium has failed: what another thread could not make durable may be
@@ -122,6 +125,7 @@ class Core {
     template <typename... Places>
     explicit Held(const Core& core, const Places&... places) {
       (add(core.lock_of(places)), ...);
+      for (uint32_t i = 0; i < count_; ++i) locks_[i].lock();
       if (core.pool_.failed()) [[unlikely]] {
         release();
         core.pool_.require_writable();
@@ -138,8 +142,8 @@ class Core {
     void add(Lock lock) {
       for (uint32_t i = 0; i < count_; ++i) {
         if (locks_[i] == lock) return;
+        if (lock < locks_[i]) std::swap(lock, locks_[i]);
       }
-      lock.lock();
       locks_[count_++] = lock;
     }
     std::array<Lock, 3> locks_{};
@@ -166,10 +170,24 @@ class Core {
     bool found = false;
     uint64_t value = 0;  // if found, under the version; of a longer key perhaps another key's
   };
-  using Path = std::vector<Node*>;  // from a layer's top to the border node
   struct Entry {
     Slice slice;
     uint64_t value;
+  };
+  struct Entries {
+    std::array<Entry, kSlots> list;
+    uint32_t count = 0;
+    const Entry* begin() const { return list.data(); }
+    const Entry* end() const { return list.data() + count; }
+    const Entry& operator[](size_t i) const { return list[i]; }
+  };
+  // From a layer's top to the border node.
+  struct Path {
+    std::array<Node*, kLevelsMax + 2> nodes;
+    uint32_t count = 0;
+    void push_back(Node& node) { nodes[count++] = &node; }
+    Node& operator[](uint32_t i) const { return *nodes[i]; }
+    Node& border() const { return *nodes[count - 1]; }
   };
 
   Core(pm::PoolImpl& pool, Root& root, std::string name);
@@ -246,11 +264,18 @@ class Core {
             kWords ? static_cast<uint8_t>(kSliceBytes) : pm::load_relaxed(node.lengths[slot])};
   }
   static Position find(const Node& node, Permutation permutation, Slice slice);
-  static uint64_t child_for(const Node& node, Permutation permutation, Slice slice) {
+  // Children of an interior node by number: 0 is the leftmost one, the others are of the entries in
+  // their order. Without a branch by the number, which nobody can guess.
+  static uint64_t child(const Node& node, Permutation permutation, uint32_t number) {
+    const uint64_t* last = &node.values[permutation.slot((number - 1) % kSlots)];
+    return pm::load_acquire(*(number == 0 ? &node.leftmost : last));
+  }
+  static uint32_t child_number_for(const Node& node, Permutation permutation, Slice slice) {
     const Position at = find(node, permutation, slice);
-    if (at.found) return pm::load_acquire(node.values[at.slot]);
-    if (at.rank == 0) return pm::load_acquire(node.leftmost);
-    return pm::load_acquire(node.values[permutation.slot(at.rank - 1)]);
+    return at.rank + (at.found ? 1 : 0);
+  }
+  static uint64_t child_for(const Node& node, Permutation permutation, Slice slice) {
+    return child(node, permutation, child_number_for(node, permutation, slice));
   }
 
   // Before a change that relies on it.
@@ -270,17 +295,41 @@ class Core {
   }
   template <typename Choose>
   bool try_reach_by(Layer& layer, Seen above, Choose choose, Node*& node, Seen& seen) const;
-  bool try_locate(Text text, Border& border) const;
-  Border locate(Text text) const {
+  bool try_locate(Text text, Border& border, std::vector<Layer*>* layers) const;
+  // `layers`: is to have all layers on the way. Null: it does not matter.
+  Border locate(Text text, std::vector<Layer*>* layers = nullptr) const {
     Border border;
-    for (uint32_t attempts = 0; !try_locate(text, border); ++attempts) {
+    for (uint32_t attempts = 0; !try_locate(text, border, layers); ++attempts) {
       if (attempts > kAttemptsMax) [[unlikely]]
         throw_damaged(node_at(root_.first.top));
     }
     return border;
   }
+  // Which border nodes a scan comes to next, by the two interior nodes above. Hints: what these
+  // have is of no one moment. The caller has a guard.
+  class Ahead {
+   public:
+    explicit Ahead(const Core& core) : core_(&core) {}
+    // On the way down: the scan goes by this child.
+    void pass(const Node& node, uint32_t number) {
+      if (node.level == 1 || node.level == 2) at_[node.level - 1] = {&node, number};
+    }
+    // Asks memory for one more border node, and the interior node that is needed after this one.
+    void fetch();
+
+   private:
+    struct Place {
+      const Node* node = nullptr;
+      uint32_t number = 0;
+    };
+    const Node* next_in(Place& place) const;
+    const Core* core_;
+    std::array<Place, 2> at_;  // of level 1, of level 2
+    const Node* next_parent_ = nullptr;
+  };
+  static constexpr uint32_t kFetchAhead = 3;  // border nodes
   // A border node of a layer. Null if the layer has gone.
-  Node* reach(Layer& layer, Slice slice) const;
+  Node* reach(Layer& layer, Slice slice, Ahead& ahead) const;
   // Of byte strings: asks memory for what an entry of a border node leads to.
   void prefetch_entry(uint64_t value) const {
     if constexpr (!kWords) records_.prefetch(value & ~kLayerTag);
@@ -336,17 +385,19 @@ class Core {
     }
   }
 
-  // ---- shape.cc; under the mutex, but for the first two
+  // ---- shape.cc; under the mutex of merges, but for what splits
+  bool path_to(Layer& layer, Slice slice, Path& path) const;
+  bool is_child_for(const Node& parent, Slice slice, const Node& child) const;
   void make_room(Layer& layer, Slice slice);
+  bool split(Layer& layer, const Path& path, uint32_t at, Slice slice);
   void shrink(const Key& key, bool empty);
-  Path path_to(const Layer& layer, Slice slice) const;
-  bool split(Layer& layer, const Path& path, size_t at);
   void tidy(Layer& layer, Slice slice);
   bool merge(Node& parent, const Node& child);
-  bool join(Node& parent, uint32_t rank);
+  bool join(Node& parent, const Seen& seen, uint32_t rank);
   bool collapse(Layer& layer);
   bool remove_layer(Layer& above, Slice slice, Layer& layer);
-  static std::vector<Entry> entries_of(const Node& node);
+  void cut_off(Node& upper, Slice slice, Layer& layer, Node& border);
+  static Entries entries_of(const Node& node);
   static void fill(Node& image, const Entry* begin, const Entry* end);
   void place(Node& node, uint32_t slot, const Entry& entry) const;
   static void redo_head(pm::Heap::Txn& txn, Node& node, Permutation permutation, uint64_t next);
@@ -379,7 +430,7 @@ class Core {
   Records records_;
   RetiredBlocks retired_;
   Stripes stripes_;         // unless the nodes have their locks
-  std::mutex shape_mutex_;  // before any lock of a node
+  std::mutex merge_mutex_;  // before any lock of a node
 };
 
 template <typename Policy, typename Content>
@@ -432,10 +483,13 @@ bool Core<Policy, Content>::try_reach_by(Layer& layer, Seen above, Choose choose
 }
 
 template <typename Policy, typename Content>
-bool Core<Policy, Content>::try_locate(Text text, Border& border) const {
+bool Core<Policy, Content>::try_locate(Text text, Border& border,
+                                       std::vector<Layer*>* layers) const {
   border.layer = &root_.first;
   Seen above;
+  if (layers != nullptr) layers->clear();
   for (border.depth = 0; border.depth <= kDepthMax; ++border.depth) {
+    if (layers != nullptr) layers->push_back(border.layer);
     const Slice slice = slice_of(rest_of(text, border.depth));
     if (!try_reach(*border.layer, slice, above, border.node, border.seen)) return false;
     const Position at = find(*border.node, permutation_of(*border.node), slice);
@@ -464,14 +518,48 @@ bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
 }
 
 template <typename Policy, typename Content>
-Node* Core<Policy, Content>::reach(Layer& layer, Slice slice) const {
+const Node* Core<Policy, Content>::Ahead::next_in(Place& place) const {
+  if (place.node == nullptr) return nullptr;
+  const Permutation permutation = permutation_of(*place.node);
+  if (place.number >= permutation.count()) return nullptr;
+  const uint64_t offset = child(*place.node, permutation, ++place.number);
+  const bool sound = offset % sizeof(Node) == 0 && core_->pool_.leads_inside(offset, sizeof(Node));
+  return sound ? core_->pool_.template at<Node>(offset) : nullptr;
+}
+
+template <typename Policy, typename Content>
+void Core<Policy, Content>::Ahead::fetch() {
+  if (next_parent_ == nullptr) {
+    next_parent_ = next_in(at_[1]);
+    if (next_parent_ != nullptr) prefetch(*next_parent_);
+  }
+  const Node* border = next_in(at_[0]);
+  if (border == nullptr && next_parent_ != nullptr) {
+    const Node& parent = *std::exchange(next_parent_, nullptr);
+    at_[0] = {&parent, 0};
+    const uint64_t first = pm::load_acquire(parent.leftmost);
+    if (core_->pool_.leads_inside(first, sizeof(Node)))
+      border = core_->pool_.template at<Node>(first);
+  }
+  if (border != nullptr) prefetch(*border);
+}
+
+template <typename Policy, typename Content>
+Node* Core<Policy, Content>::reach(Layer& layer, Slice slice, Ahead& ahead) const {
+  const auto choose = [&](const Node& at, const Seen&) {
+    const Permutation permutation = permutation_of(at);
+    const uint32_t number = child_number_for(at, permutation, slice);
+    ahead.pass(at, number);
+    return child(at, permutation, number);
+  };
   Node* node = nullptr;
   Seen seen;
-  for (uint32_t attempts = 0; !try_reach(layer, slice, {}, node, seen); ++attempts) {
+  for (uint32_t attempts = 0;; ++attempts) {
+    ahead = Ahead(*this);
+    if (try_reach_by(layer, {}, choose, node, seen)) return node;
     if (is_obsolete(layer)) return nullptr;  // it was empty
     if (attempts > kAttemptsMax) throw_damaged(node_at(layer.top));
   }
-  return node;
 }
 
 template <typename Policy, typename Content>
@@ -541,10 +629,16 @@ bool Core<Policy, Content>::scan_layer(Layer& layer, uint32_t depth, Text from, 
   bool from_left =
       false;  // by way of the neighbour that has `after`, so all slices here are above it
   uint32_t idle = 0;
-  for (Node* node = reach(layer, after); node != nullptr;) {
+  Ahead ahead(*this);
+  uint64_t fetched = 0;  // border nodes
+  for (Node* node = reach(layer, after, ahead); node != nullptr;) {
+    // Nodes are at least half full, as a rule.
+    const uint64_t wanted = std::min<uint64_t>(kFetchAhead, limit / (kSlots / 2));
+    for (; fetched < wanted; ++fetched) ahead.fetch();
     const Seen seen = see(*node);
     if (is_obsolete(*node)) {
-      node = reach(layer, after);
+      node = reach(layer, after, ahead);
+      fetched = 0;
       from_left = false;
       continue;
     }
@@ -593,6 +687,7 @@ bool Core<Policy, Content>::scan_layer(Layer& layer, uint32_t depth, Text from, 
     }
     if (limit == 0) return false;
     node = right;
+    if (fetched > 0) --fetched;
     from_left = count > 0;
   }
   return true;

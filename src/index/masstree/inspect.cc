@@ -112,8 +112,8 @@ class Core<Policy, Content>::Checker {
       return fail("is a node of another level than its place is for", offset);
     if (!permutation.sound()) return fail("is a node with a damaged permutation", offset);
     if (core_.is_obsolete(node)) return fail("was taken away, but is in use", offset);
-    const std::vector<Entry> entries = entries_of(node);
-    for (size_t i = 0; i < entries.size(); ++i) {
+    const Entries entries = entries_of(node);
+    for (size_t i = 0; i < entries.count; ++i) {
       const Slice slice = entries[i].slice;
       if (slice.length > kLonger || !range.covers(slice))
         return fail("has a slice out of place", offset);
