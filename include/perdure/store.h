@@ -301,7 +301,7 @@ class Store {
   // The store at one moment, to be read while writes go on: what is written later is not seen, what
   // is removed later still is. Any thread may use it; it must end before the store does, and is
   // gone after a crash. Cost: taking one stops all writes for some 0.1 us a partition; for each
-  // record that is superseded or removed while it lives, about 110 bytes of DRAM (and with an
+  // record that is superseded or removed while it lives, 60 to 120 bytes of DRAM (and with an
   // ordered index its key), and its room in the log. So a store that is written to gets full
   // sooner, at the latest when its records were all written anew. std::bad_alloc from its reads if
   // there was no memory for that.

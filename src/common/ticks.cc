@@ -16,14 +16,36 @@ bool has_invariant_tsc() {
   return (edx & (1U << 8)) != 0;
 }
 
+using Clock = std::chrono::steady_clock;
+
+struct Moment {
+  Clock::time_point time;
+  uint64_t ticks;
+};
+
+// Both clocks at once: the closest of some readings, for this thread may be stopped in between.
+Moment read_both() {
+  Moment best{};
+  auto least = Clock::duration::max();
+  constexpr int kReadings = 8;
+  for (int i = 0; i < kReadings; ++i) {
+    const auto before = Clock::now();
+    const uint64_t ticks = __rdtsc();
+    const auto took = Clock::now() - before;
+    if (took >= least) continue;
+    least = took;
+    best = {before + took / 2, ticks};
+  }
+  return best;
+}
+
+// A process that starts waits for this: some 20 ns of two milliseconds are as good as it needs.
 double measure_ns_per_tsc_tick() {
-  using Clock = std::chrono::steady_clock;
-  const auto start = Clock::now();
-  const uint64_t start_ticks = __rdtsc();
-  auto end = start;
-  while (end - start < std::chrono::milliseconds(10)) end = Clock::now();
-  const uint64_t ticks = __rdtsc() - start_ticks;
-  return std::chrono::duration<double, std::nano>(end - start).count() / static_cast<double>(ticks);
+  const Moment start = read_both();
+  Moment end = start;
+  while (end.time - start.time < std::chrono::milliseconds(2)) end = read_both();
+  return std::chrono::duration<double, std::nano>(end.time - start.time).count() /
+         static_cast<double>(end.ticks - start.ticks);
 }
 
 double ns_per_steady_tick() {

@@ -113,6 +113,10 @@ class Keyspace {
   static constexpr std::string_view kObeyedAnew = "t";
   static constexpr std::string_view kStaging = "n";
   static std::string local_key(std::string_view name);
+  // What is read before anything is served, and with the first turns.
+  static std::vector<std::string> keys_at_start() {
+    return {local_key(kFollowState), local_key(kStaging), note_key('c'), note_key('d')};
+  }
   static bool is_local(std::string_view raw);
   // A record that is there as long as kFollowState is, in another partition: so that one that
   // cannot be read does not hide that the pool follows. Empty if all of the server's own lie in one

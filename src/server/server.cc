@@ -196,7 +196,7 @@ void Server::open_store() {
     if (config_.index.empty()) store_options.index = StoreIndex::kOrdered;
     store = store::StoreImpl::create(*pool_, config_.name, store_options);
   } else {
-    store = store::StoreImpl::open(*pool_, config_.name, store_options);
+    store = store::StoreImpl::open(*pool_, config_.name, store_options, Keyspace::keys_at_start());
   }
   auto keys = std::make_unique<Keyspace>(*store, pm::random_number(config_.pool));
   if (!config_.follow.empty()) {

@@ -443,11 +443,18 @@ void Partition::kill_by_prefixes(const Scan& scan, uint64_t first_version) {
 void Partition::replay(const Scan& scan, uint64_t first_version) {
   kill_superseded(scan, first_version);
   kill_by_prefixes(scan, first_version);
-  for (size_t i = 0; i < scan.puts.size(); ++i) {
-    constexpr size_t kAhead = 16;
-    if (i + kAhead < scan.puts.size()) index_.prefetch(scan.puts[i + kAhead].hash);
-    prefetch_ways(i, scan.puts.size(), [&](size_t k) { return scan.puts[k].location(); });
-    index_record(scan, scan.puts[i]);
+  // All leaves are looked at then.
+  constexpr uint64_t kLeavesEach = 8;
+  if (index_.ordered() != nullptr &&
+      scan.puts.size() > index_.ordered()->leaves() / kLeavesEach) {
+    index_in_order(scan);
+  } else {
+    for (size_t i = 0; i < scan.puts.size(); ++i) {
+      constexpr size_t kAhead = 16;
+      if (i + kAhead < scan.puts.size()) index_.prefetch(scan.puts[i + kAhead].hash);
+      prefetch_ways(i, scan.puts.size(), [&](size_t k) { return scan.puts[k].location(); });
+      index_record(scan, scan.puts[i]);
+    }
   }
   for (const ScannedPut& put : scan.puts) {
     if (!put.has(kOverflow)) continue;

@@ -119,10 +119,23 @@ void StoreImpl::end_last_run() const {
   runs_->end_last(positions);
 }
 
+// Partitions are opened in the order of their numbers, but for those of these keys.
+void StoreImpl::open_first(std::span<const std::string> keys) {
+  for (const std::string& key : keys) opening_order_.push_back(place_of(key).number);
+  for (uint32_t i = 0; i < root_.partitions; ++i) opening_order_.push_back(i);
+  std::vector<bool> met(root_.partitions);
+  std::erase_if(opening_order_, [&](uint32_t number) {
+    const bool again = met[number];
+    met[number] = true;
+    return again;
+  });
+}
+
 void StoreImpl::recover(Pool& its_pool, uint32_t threads, bool serve_early) {
   if (threads == 0) threads = std::thread::hardware_concurrency();
   threads = std::clamp<uint32_t>(threads, 1, std::max<uint32_t>(1, root_.partitions / 4));
   serves_early_ = serve_early;
+  if (opening_order_.empty()) open_first({});
   begin_run(serve_early);
   look(threads);
   mend_index(its_pool);
@@ -131,7 +144,9 @@ void StoreImpl::recover(Pool& its_pool, uint32_t threads, bool serve_early) {
     return end_last_run();
   }
   const auto work = [this] {
-    for (uint32_t i = 0; (i = next_to_open_.fetch_add(1)) < root_.partitions;) try_recover(i);
+    for (uint32_t i = 0; (i = next_to_open_.fetch_add(1)) < root_.partitions;) {
+      try_recover(opening_order_[i]);
+    }
   };
   try {
     for (uint32_t i = 0; i < threads; ++i) openers_.emplace_back(work);

@@ -1,6 +1,6 @@
 // An ordered index that is built of many records at once, as recovery needs it: they are sorted by
 // the heads of their keys, and the nodes are filled one after the other. So no key is looked up,
-// and hardly any record is read out of turn.
+// and hardly any record is read out of turn. What a snapshot had is merged with them leaf by leaf.
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -147,14 +147,19 @@ class OrderedIndex::Sorter {
   std::vector<Run> runs_;
 };
 
-// A leaf behind all others.
-OrderedIndex::Leaf* OrderedIndex::add_leaf(size_t entries, Row& leaves) {
-  leaves.make_room();
-  Leaf* leaf = new_leaf(entries);
+// A leaf behind all others. There is room for it.
+void OrderedIndex::append_leaf(Leaf* leaf, Row& leaves) {
   leaves.push_back(leaf);
   leaf->previous = last_;
+  leaf->next = nullptr;
   (last_ != nullptr ? last_->next : first_) = leaf;
-  return last_ = leaf;
+  last_ = leaf;
+}
+
+OrderedIndex::Leaf* OrderedIndex::add_leaf(size_t entries, Row& leaves) {
+  leaves.make_room();
+  append_leaf(new_leaf(entries), leaves);
+  return last_;
 }
 
 void OrderedIndex::build_leaf(std::span<const Sorted> records, Row& leaves) {
@@ -230,6 +235,156 @@ void OrderedIndex::fill(std::span<const Location> records, const KeptOf& kept_of
   }
   made.build_above(row);
   swap(made);
+}
+
+// The leaves below a node, and what separates them; inner nodes have nothing any more then. There
+// is room for all of them.
+void OrderedIndex::take_apart(Node* node, Row& leaves, std::vector<Inner*>& inner) {
+  node->parent = nullptr;
+  if (node->is_leaf) return leaves.push_back(node);
+  auto* above = static_cast<Inner*>(node);
+  inner.push_back(above);
+  for (size_t i = 0; i < above->children.size(); ++i) {
+    take_apart(above->children[i], leaves, inner);
+    if (i < above->separators.size()) leaves.behind_last() = std::move(above->separators[i]);
+  }
+}
+
+// Takes leaves one by one, in their order, and gives them to a row with the new records that belong
+// between the texts around them.
+class OrderedIndex::Merger {
+ public:
+  Merger(OrderedIndex& index, std::span<const Sorted> records, const KeptOf& kept_of, Row& to)
+      : index_(index), records_(records), kept_of_(kept_of), to_(to) {
+    prefetch_from(0, kAhead);
+  }
+
+  // `behind`: what separates the leaf from the next one; null: it is the last. There is room for
+  // the leaf.
+  void merge(Leaf* leaf, const std::string* behind) {
+    index_.append_leaf(leaf, to_);
+    take_keys(behind);
+    if (keys_.empty()) return;
+    const auto common = [&](std::string_view key) { return common_bytes(key, leaf->prefix); };
+    if (leaf->heads.empty()) leaf->prefix.clear();
+    shorten_prefix(*leaf, std::min(common(keys_.front()), common(keys_.back())));
+    merge_entries(*leaf);
+    index_.size_ += heads_.size() - leaf->heads.size();
+    give(*leaf);
+  }
+
+ private:
+  static constexpr size_t kAhead = 2 * kMax;
+
+  void prefetch_from(size_t first, size_t count) const {
+    for (size_t i = first; i < std::min(first + count, records_.size()); ++i) {
+      index_.keys_.prefetch_at(records_[i].location());
+    }
+  }
+
+  void take_keys(const std::string* behind) {
+    keys_.clear();
+    begin_ = next_;
+    for (; next_ < records_.size(); ++next_) {
+      prefetch_from(next_ + kAhead, 1);
+      const std::string_view key = index_.keys_.sound_key_at(records_[next_].location());
+      if (behind != nullptr && key >= *behind) break;
+      keys_.push_back(key);
+    }
+  }
+
+  void put(uint64_t head, uint64_t place) {
+    heads_.push_back(head);
+    places_.push_back(place);
+  }
+
+  // What the leaf has, and the new ones.
+  void merge_entries(const Leaf& leaf) {
+    heads_.clear();
+    places_.clear();
+    size_t i = 0;
+    for (size_t k = 0; k < keys_.size(); ++k) {
+      const uint64_t head = head_of(keys_[k], leaf.prefix.size());
+      const Location location = records_[begin_ + k].location();
+      for (; i < leaf.heads.size() && leaf.heads[i] < head; ++i) put(leaf.heads[i], leaf.places[i]);
+      bool is_kept = true;
+      for (; i < leaf.heads.size() && leaf.heads[i] == head; ++i) {
+        const std::string_view key = index_.key_at(leaf, i);
+        if (key > keys_[k]) break;
+        std::optional<Location> kept;
+        if (key == keys_[k]) kept = kept_of_(Location::of_word(leaf.places[i]), location);
+        put(head, kept ? kept->word() : leaf.places[i]);
+        is_kept = is_kept && !kept;
+      }
+      if (is_kept) put(head, location.word());
+    }
+    for (; i < leaf.heads.size(); ++i) put(leaf.heads[i], leaf.places[i]);
+  }
+
+  // The entries, to the leaf and to others behind it.
+  void give(Leaf& leaf) {
+    const size_t size = heads_.size();
+    const size_t leaves = size <= leaf.heads.capacity() ? 1 : (size + kFilled - 1) / kFilled;
+    Leaf* to = &leaf;
+    for (size_t i = 0; i < leaves; ++i) {
+      const auto first = static_cast<ptrdiff_t>(size * i / leaves);
+      const auto last = static_cast<ptrdiff_t>(size * (i + 1) / leaves);
+      if (i != 0) {
+        std::string separator = separator_before(static_cast<size_t>(first));
+        std::string prefix = leaf.prefix;
+        to_.behind_last().swap(separator);
+        to = index_.add_leaf(kMax, to_);
+        to->prefix.swap(prefix);
+      }
+      to->heads.assign(heads_.begin() + first, heads_.begin() + last);
+      to->places.assign(places_.begin() + first, places_.begin() + last);
+    }
+  }
+
+  std::string separator_before(size_t i) const {
+    const std::string_view low = index_.keys_.key_at(Location::of_word(places_[i]));
+    const std::string_view before = index_.keys_.key_at(Location::of_word(places_[i - 1]));
+    return std::string(low.substr(0, common_bytes(before, low) + 1));
+  }
+
+  OrderedIndex& index_;
+  const std::span<const Sorted> records_;
+  const KeptOf& kept_of_;
+  Row& to_;
+  size_t begin_ = 0;  // of records_: those of the leaf
+  size_t next_ = 0;
+  std::vector<std::string_view> keys_;  // theirs
+  std::vector<uint64_t> heads_;
+  std::vector<uint64_t> places_;
+};
+
+void OrderedIndex::add(std::span<const Location> records, const KeptOf& kept_of) {
+  if (records.empty()) return;
+  OrderedIndex empty(keys_);
+  try {
+    Sorter sorter(keys_, records);
+    const std::span<const Sorted> sorted = sorter.kept(kept_of);
+    Row leaves(*this, leaves_);
+    std::vector<Inner*> inner;
+    inner.reserve(leaves_);
+    take_apart(std::exchange(root_, nullptr), leaves, inner);
+    first_ = last_ = nullptr;
+    for (Inner* const one : inner) free_node(one);
+    Row row(*this, leaves_ + sorted.size() / kFilled);
+    Merger merger(*this, sorted, kept_of, row);
+    for (size_t i = 0; i < leaves.size(); ++i) {
+      const bool is_last = i + 1 == leaves.size();
+      std::string behind = is_last ? std::string() : leaves.take_separator(i);
+      row.make_room();
+      merger.merge(static_cast<Leaf*>(leaves.take(i)), is_last ? nullptr : &behind);
+      row.behind_last().swap(behind);
+    }
+    build_above(row);
+    ++changes_;
+  } catch (...) {
+    swap(empty);
+    throw;
+  }
 }
 
 }  // namespace perdure::store

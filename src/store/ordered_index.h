@@ -96,6 +96,10 @@ class OrderedIndex {
   // nothing: both. May throw std::bad_alloc, having changed nothing.
   using KeptOf = std::function<std::optional<Location>(Location, Location)>;
   void fill(std::span<const Location> records, const KeptOf& kept_of);
+  // The same, besides what is there: each leaf is merged with what comes between its neighbours.
+  // Where a key is there, `kept_of(its place, the new one)` tells. May throw kCorrupt of a record
+  // that was there; if it throws, the index is empty.
+  void add(std::span<const Location> records, const KeptOf& kept_of);
 
   // All of it as words, to be given to load(): kLeavesFollow, then leaf after leaf, each with the
   // text that separates it from the next one.
@@ -208,6 +212,9 @@ class OrderedIndex {
   struct Sorted;
   void build_leaf(std::span<const Sorted> records, Row& leaves);
   void build_above(Row& row);
+  class Merger;
+  static void take_apart(Node* node, Row& leaves, std::vector<Inner*>& inner);
+  void append_leaf(Leaf* leaf, Row& leaves);
   void swap(OrderedIndex& other) noexcept;
   class Words;
   Leaf* add_leaf(size_t entries, Row& leaves);

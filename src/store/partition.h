@@ -778,7 +778,7 @@ class Partition final : private RecordKeys {
   void fix_bound(Head& head);
   bool index_newer(const ScannedPut& put);
   bool has_version(Location location, uint64_t version) const;
-  bool counts(const Scan& scan, const ScannedPut& put, RecordView& record, std::string_view& key);
+  bool counts(const Scan& scan, const ScannedPut& put, RecordView& record);
   void index_record(const Scan& scan, const ScannedPut& put);
   void give_way(Location origin);
   void index_in_order(const Scan& scan);

@@ -182,6 +182,10 @@ class PartitionIndex {
   void fill(std::span<const Location> records, const OrderedIndex::KeptOf& kept_of) {
     ordered_->fill(records, kept_of);
   }
+  // The same besides what is there: OrderedIndex::add().
+  void add(std::span<const Location> records, const OrderedIndex::KeptOf& kept_of) {
+    ordered_->add(records, kept_of);
+  }
   const HashIndex& hash() const { return hash_; }
   bool is_hash() const { return ordered_ == nullptr && pm_ == nullptr; }
   // Null with another index.

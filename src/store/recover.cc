@@ -304,9 +304,8 @@ void Partition::find_uncertain(std::span<const uint32_t> order) {
 }
 
 // Whether it does, as far as other records tell. Reads the record again only where more of it is
-// needed than the scan kept: gives what count() needs of it, and its key if somebody does.
-bool Partition::counts(const Scan& scan, const ScannedPut& put, RecordView& record,
-                       std::string_view& key) {
+// needed than the scan kept: gives what count() needs of it.
+bool Partition::counts(const Scan& scan, const ScannedPut& put, RecordView& record) {
   const Location location = put.location();
   const Block& block = blocks_[location.slot()];
   const auto found = put.version() <= scan.superseded_last ? scan.superseded.find(put.version())
@@ -316,11 +315,9 @@ bool Partition::counts(const Scan& scan, const ScannedPut& put, RecordView& reco
     return false;
   }
   record = {.bytes = put.bytes()};  // nothing of the one before: count() goes by the flags, too
-  const bool needs_key =
-      (config_.ordered && (uncertain_below_ != 0 || scan.is_tail)) || !scan.prefixes.empty();
-  if (needs_key || put.has(kExpires)) record = view_at(location);
-  if (needs_key) key = key_of(record);
-  if (const uint64_t removal = scan.removal_of(key, put.version()); removal != 0) {
+  if (!scan.prefixes.empty() || put.has(kExpires)) record = view_at(location);
+  if (scan.prefixes.empty()) return true;
+  if (const uint64_t removal = scan.removal_of(key_of(record), put.version()); removal != 0) {
     std::vector<uint64_t>& blocks = prefix_removals_[removal].blocks;
     if (blocks.empty() || blocks.back() != block.incarnation) blocks.push_back(block.incarnation);
     return false;
@@ -330,9 +327,13 @@ bool Partition::counts(const Scan& scan, const ScannedPut& put, RecordView& reco
 
 void Partition::index_record(const Scan& scan, const ScannedPut& put) {
   RecordView record;
-  std::string_view key;
-  if (!counts(scan, put, record, key)) return;
+  if (!counts(scan, put, record)) return;
   const Location location = put.location();
+  std::string_view key;
+  if (config_.ordered) {
+    record = view_at(location);
+    key = key_of(record);
+  }
   // At one place of an index in PM mostly nothing stands: then nothing is read.
   const auto is_any = [](Location) { return true; };
   const bool may_be_there =
@@ -368,26 +369,26 @@ void Partition::give_way(Location origin) {
   discount(view_at(origin), blocks_[origin.slot()]);
 }
 
-// All of them at once into an index in the order of keys; but one by one where lost records leave
-// room for two of a key.
+// All of them at once into an index in the order of keys, beside what a snapshot has if they are a
+// tail; but one by one where lost records leave room for two of a key.
 void Partition::index_in_order(const Scan& scan) {
   std::vector<Location, HugeAllocator<Location>> places;
   places.reserve(scan.puts.size() - std::min(scan.puts.size(), scan.superseded.size()));
   RecordView record;
-  std::string_view key;
   for (const ScannedPut& put : scan.puts) {
-    if (!counts(scan, put, record, key)) continue;
+    if (!counts(scan, put, record)) continue;
     places.push_back(put.location());
     count(record, blocks_[put.location().slot()]);
   }
   const auto is_before = [&](Location a, Location b) {
     return order_of(a.slot()) < order_of(b.slot());
   };
-  index_.fill(places, [&](Location a, Location b) -> std::optional<Location> {
-    if (view_at(a).version != view_at(b).version) return {};
+  const auto kept_of = [&](Location a, Location b) -> std::optional<Location> {
+    if (!has_version(a, view_at(b).version)) return {};
     give_way(is_before(a, b) ? a : b);
     return is_before(a, b) ? b : a;
-  });
+  };
+  scan.is_tail ? index_.add(places, kept_of) : index_.fill(places, kept_of);
 }
 
 // Where what led to it is lost, be it a record or an entry of an index in PM, so that the next

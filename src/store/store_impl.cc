@@ -273,7 +273,8 @@ std::pair<uint64_t, StoreIndex> StoreImpl::root_of(pm::PoolImpl& pool, const std
 }
 
 std::unique_ptr<StoreImpl> StoreImpl::open(Pool& its_pool, const std::string& name,
-                                           const StoreOptions& options) {
+                                           const StoreOptions& options,
+                                           std::span<const std::string> asked_first) {
   pm::PoolImpl& pool = pm::impl_of(its_pool);
   index::require_range("garbage_percent", options.garbage_percent, 5, kGarbagePercentMax);
   index::require_range("index_snapshot_percent", options.index_snapshot_percent, 5,
@@ -294,6 +295,7 @@ std::unique_ptr<StoreImpl> StoreImpl::open(Pool& its_pool, const std::string& na
                 fmt::format("{}: '{}' was made with other boundaries, which are fixed at creation",
                             pool.mapping().path(), name));
   }
+  store->open_first(asked_first);
   return finish_opening(its_pool, std::move(store), options);
 }
 

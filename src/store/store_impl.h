@@ -72,8 +72,11 @@ class StoreImpl final : public RuntimeClient {
  public:
   static std::unique_ptr<StoreImpl> create(Pool& pool, const std::string& name,
                                            const StoreOptions& options);
+  // `asked_first`: keys that will be asked for at once. With serve_early their partitions are the
+  // first to be ready.
   static std::unique_ptr<StoreImpl> open(Pool& pool, const std::string& name,
-                                         const StoreOptions& options);
+                                         const StoreOptions& options,
+                                         std::span<const std::string> asked_first = {});
   ~StoreImpl() override;
   StoreImpl(const StoreImpl&) = delete;
   StoreImpl& operator=(const StoreImpl&) = delete;
@@ -447,6 +450,7 @@ class StoreImpl final : public RuntimeClient {
   static std::unique_ptr<StoreImpl> finish_opening(Pool& its_pool, std::unique_ptr<StoreImpl> store,
                                                    const StoreOptions& options);
   void recover(Pool& its_pool, uint32_t threads, bool serve_early);
+  void open_first(std::span<const std::string> keys);
   void mend_index(Pool& its_pool);
   void begin_run(bool serves_early) const;
   void end_last_run() const;
@@ -520,6 +524,7 @@ class StoreImpl final : public RuntimeClient {
   std::unique_ptr<Runtime> runtime_;
   // With serve_early: who recovers partitions meanwhile.
   std::vector<std::thread> openers_;
+  std::vector<uint32_t> opening_order_;  // of all partitions
   std::atomic<uint32_t> next_to_open_{0};
   bool serves_early_ = false;
 };
