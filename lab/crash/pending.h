@@ -50,10 +50,10 @@ struct LineOption {
   uint64_t hash_delta = 0;  // to the hash of the whole image
 };
 
-// What a process that died had stored, and what no flush and fence had made durable by then: it lives
-// on in the caches. Whatever flushes such a line from now on takes it along. The dead process's own
-// flushes and streams that no fence followed count for nothing, and its streams are stores: the
-// kernel, which ended it, has hardly kept them waiting, but nobody promises that.
+// What a process that died had stored, and what no flush and fence had made durable by then: it
+// lives on in the caches. Whatever flushes such a line from now on takes it along. The dead
+// process's own flushes and streams that no fence followed count for nothing, and its streams are
+// stores: the kernel, which ended it, has hardly kept them waiting, but nobody promises that.
 struct Inherited {
   uint32_t events = 0;  // the trace begins with so many, one for each of the stores
   std::map<uint64_t, PendingLine> lines;

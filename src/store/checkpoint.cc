@@ -445,8 +445,7 @@ void Partition::replay(const Scan& scan, uint64_t first_version) {
   kill_by_prefixes(scan, first_version);
   // All leaves are looked at then.
   constexpr uint64_t kLeavesEach = 8;
-  if (index_.ordered() != nullptr &&
-      scan.puts.size() > index_.ordered()->leaves() / kLeavesEach) {
+  if (index_.ordered() != nullptr && scan.puts.size() > index_.ordered()->leaves() / kLeavesEach) {
     index_in_order(scan);
   } else {
     for (size_t i = 0; i < scan.puts.size(); ++i) {
