@@ -20,6 +20,22 @@ namespace perdure::buffer {
 
 namespace {
 
+// One for each thread that waits: an exception that several handle at once would be freed by
+// whichever of them is the last.
+std::exception_ptr copy_of_current_error() noexcept {
+  try {
+    throw;
+  } catch (const Error& error) {
+    try {
+      return std::make_exception_ptr(Error(error.code(), error.what()));
+    } catch (...) {
+      return std::current_exception();  // memory is short
+    }
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
 constexpr uint64_t kLogBytesMin = uint64_t{1} << 20;
 constexpr uint64_t kLogBytesMax = uint64_t{16} << 30;
 static_assert(kLogBytesMax / 4 - Log::kAlign <= ~uint32_t{0});
@@ -493,7 +509,7 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
     });
     buffer_->on_release([this](uint64_t from, uint64_t to) { archive_->add(log_, from, to); });
   }
-  buffer_->recover();
+  buffer_->recover(pool_.may_be_unflushed());
   if (archive_) archive_->start();
   log_limit_ = log_.bytes() / 4 * (buffer_->recovery().pending() > 0 ? 3 : 2);
   set_moment_to_now();
@@ -641,7 +657,7 @@ void Engine::run_group() {
         }
       }
     } else {
-      for (Commit* one : group) one->error = std::current_exception();
+      for (Commit* one : group) one->error = copy_of_current_error();
     }
   }
   {

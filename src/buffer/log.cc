@@ -126,6 +126,16 @@ void Log::judge_file(uint64_t head, uint64_t used) {
   file_->write_again(0, used - first);
 }
 
+void Log::make_durable() {
+  if (file_) return;  // analyse() has written it again
+  const uint64_t used = this->used();
+  const uint64_t at = head() % bytes_;
+  const uint64_t first = std::min(used, bytes_ - at);
+  memory_.flush(ring_ + at, first);
+  memory_.flush(ring_, used - first);
+  memory_.fence();
+}
+
 void Log::read_entries(uint64_t from, uint64_t to,
                        const std::function<void(std::string_view)>& visit) const {
   std::vector<char> copy;

@@ -109,6 +109,10 @@ class Log {
   // file does not hold all that it must.
   using Visit = std::function<void(uint64_t entry, uint64_t lsn, const LogRecord& record)>;
   void analyse(uint64_t head, const Visit& visit);
+  // Of what was read by analyse(), where the process that wrote it died: it may be in the caches
+  // only. Durable on return, before a page with such an LSN may be: else a power failure would
+  // leave pages that no log can mend. Nothing else writes to the log meanwhile.
+  void make_durable();
   // Ends what was: LSNs up to here will not be given again. Durable on return.
   void mark();
 

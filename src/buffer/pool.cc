@@ -99,7 +99,7 @@ void BufferPool::require_sound() const {
               "medium and open it again");
 }
 
-void BufferPool::recover() {
+void BufferPool::recover(bool may_be_unflushed) {
   const auto [head, staged] = words_of(*areas_.root);
   // A process that died may have left these words in the caches only. What follows rests on them:
   // were they lost to a power failure later, the log would be read from entries that have been
@@ -118,6 +118,7 @@ void BufferPool::recover() {
   // A log in a file may be refused: then nothing has been changed, and the right file, or a
   // salvage, finds what there was.
   recovery_.analyse(head);
+  if (may_be_unflushed) log_.make_durable();
   finish_batch();
   log_.mark();
   const std::vector<Frame*> astray = frames.valid() ? frames.get() : find_frames();

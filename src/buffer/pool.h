@@ -129,8 +129,9 @@ class BufferPool {
   BufferPool& operator=(const BufferPool&) = delete;
 
   // Before first use: reads the log, finishes a batch that a crash interrupted, and finds the pages
-  // in PM. Throws as Log::analyse(), before anything is changed.
-  void recover();
+  // in PM. `may_be_unflushed`: a process that died may have left what it stored in the caches only.
+  // Throws as Log::analyse(), before anything is changed.
+  void recover(bool may_be_unflushed);
 
   // The page in a frame, judged; unpin() it. Throws kCorrupt, kIo, kPoolFull (all frames are
   // pinned).

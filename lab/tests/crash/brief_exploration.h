@@ -34,16 +34,18 @@ inline uint64_t part_of(uint64_t states) {
 }
 
 // Explores crashes before the events from `begin` to `end` of a run, in at most part_of(most)
-// states, tells of each finding, and expects more than part_of(least) states.
+// states, tells of each finding, and expects more than part_of(least) states. After so many of the
+// crashes the process has died, and the power fails later.
 template <typename Subject>
 void explore_briefly(const Run& run, Subject& subject, uint64_t least, uint32_t begin = 0,
-                     uint32_t end = ~uint32_t{0}, uint64_t most = 1000) {
+                     uint32_t end = ~uint32_t{0}, uint64_t most = 1000, uint64_t deaths = 0) {
   ExploreOptions options;
   options.begin = begin;
   options.end = end;
   options.points_max = test::rounds(part_of(std::min<uint64_t>(most, 150)));
   options.states_max = test::rounds(part_of(most));
   options.nested_max = 2;
+  options.deaths_max = deaths;
   options.nested_states = 40;
   options.crashes = 2;
   options.work = 100;

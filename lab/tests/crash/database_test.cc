@@ -309,7 +309,7 @@ TEST(DatabaseCrash, EveryStateIsWhole) {
     DatabaseSubject subject(24, seed);
     const crash::Run run = subject.record({});
     EXPECT_EQ(run.problem, "");
-    explore_briefly(run, subject, 100);
+    explore_briefly(run, subject, 100, 0, ~uint32_t{0}, 1000, 2);
   }
 }
 
@@ -320,7 +320,7 @@ TEST(DatabaseCrash, EveryStateIsWholeWithTheLogInAFile) {
     DatabaseSubject subject(24, seed, true);
     const crash::Run run = subject.record({});
     EXPECT_EQ(run.problem, "");
-    explore_briefly(run, subject, 100);
+    explore_briefly(run, subject, 100, 0, ~uint32_t{0}, 1000, 2);
   }
 }
 
