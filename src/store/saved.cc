@@ -189,7 +189,9 @@ void Partition::scan_at(uint64_t snapshot, const ScanFrom& from, uint64_t now_ms
   };
   if (from.downwards) {
     auto at = from.whole ? all.end() : all.upper_bound(from.key);
-    while (at != all.begin() && take(*--at)) {
+    for (bool more = true; more && at != all.begin();) {
+      --at;
+      more = take(*at);
     }
   } else {
     auto at = from.whole ? all.begin() : all.lower_bound(from.key);
