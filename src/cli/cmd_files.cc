@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -9,6 +10,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "cli/command.h"
@@ -137,7 +139,10 @@ int run_put(const FilesOptions& options) {
     const size_t slash = options.path.find_last_of('/');
     if (slash != std::string::npos) files.make_directories(options.path.substr(0, slash));
     // A file of another name takes the place of what there is, so that nobody ever sees a part.
-    const std::string temporary = options.path + ".perdure-put";
+    constexpr std::string_view kSuffix = ".perdure-put";
+    const size_t name = slash == std::string::npos ? 0 : slash + 1;
+    const size_t bytes = std::min(options.path.size(), name + Files::kNameBytesMax - kSuffix.size());
+    const std::string temporary = options.path.substr(0, bytes).append(kSuffix);
     try {
       FileWriter writer = files.create_file(temporary);
       std::vector<char> piece(kPieceBytes);

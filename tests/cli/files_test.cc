@@ -30,6 +30,11 @@ TEST_F(FilesCommand, PutReplacesAndRemoveReturnsTheSpace) {
   EXPECT_EQ(run({"files", "put", "--capacity", "16M", pool(), "-", "file"}, "old").code, 0);
   EXPECT_EQ(run({"files", "put", pool(), "-", "file"}, "new").code, 0);
   EXPECT_EQ(run({"files", "cat", pool(), "file"}).out, "new");
+  const std::string longest = "d/" + std::string(255, 'n');
+  EXPECT_EQ(run({"files", "put", pool(), "-", longest}, "long").code, 0);
+  EXPECT_EQ(run({"files", "cat", pool(), longest}).out, "long");
+  EXPECT_NE(run({"files", "put", pool(), "-", longest + "n"}, "too long").code, 0);
+  EXPECT_EQ(run({"files", "ls", pool(), "d"}).out.find(".perdure-put"), std::string::npos);
   EXPECT_EQ(run({"files", "put", pool(), "-", "d/file"}, "x").code, 0);
   EXPECT_EQ(run({"files", "rm", pool(), "d"}).code, 4);
   EXPECT_EQ(run({"files", "rm", "--recursive", pool(), "d"}).code, 0);

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "support/files.h"
 #include "support/random.h"
 #include "support/scale.h"
+#include "support/short_memory.h"
 
 namespace perdure::test {
 namespace {
@@ -224,6 +226,56 @@ TEST_F(FilesTest, AFullPoolRefusesAndChangesNothing) {
   files_.remove("/large");  // needs no room
   write("/large", std::string(written, 'q'));
   EXPECT_EQ(read("/small"), "small");
+}
+
+// Memory runs out in a step, at any of its allocations, those of the test among them: each file has
+// what it had before or after the step (of an append a part), and no space is lost.
+TEST_F(FilesTest, ShortMemoryLosesNothing) {
+  Random random(base_seed());
+  FileSteps steps(random, 60'000);
+  FileModel model;
+  uint64_t refused = 0;
+  for (uint64_t step = 0; step < scaled(3000) && !HasFailure(); ++step) {
+    FileModel next;
+    bool failed = false;
+    {
+      ShortMemory memory(random.below(24));
+      try {
+        steps.perform(files_, model, next);
+      } catch (const std::bad_alloc&) {
+        failed = true;
+      }
+      memory.end();
+      refused += memory.refused();
+    }
+    steps.let_go();
+    if (files_.find("/temporary")) files_.remove("/temporary");
+    FileModel there = contents_of(files_);
+    if (failed) {
+      for (auto& [path, content] : there) {
+        const auto before = model.find(path);
+        const auto after = next.find(path);
+        const bool as_before = before != model.end() && before->second == content;
+        const bool as_after = after != next.end() && after->second == content;
+        const bool in_part = before != model.end() && after != next.end() && content &&
+                             before->second && after->second &&
+                             after->second->starts_with(*content) &&
+                             content->starts_with(*before->second);
+        EXPECT_TRUE(as_before || as_after || in_part) << path << " in step " << step;
+      }
+      for (const auto& [path, content] : model) {
+        if (next.contains(path)) {
+          EXPECT_TRUE(there.contains(path)) << path << " in step " << step;
+        }
+      }
+      model = std::move(there);
+    } else {
+      ASSERT_EQ(differences(there, next), "") << "in step " << step;
+      model = std::move(next);
+    }
+    if (step % 20 == 0) expect_sound(pool_, files_);
+  }
+  EXPECT_GT(refused, 100U);
 }
 
 TEST_F(FilesTest, AScatteredPoolStillTakesLargeFiles) {

@@ -72,6 +72,7 @@ class FileSystem {
   void store_tail(const Node& node, uint64_t length, std::string_view bytes);
   void store_modified(const Node& node);
 
+  uint64_t free_bytes() const;
   uint64_t check(const std::function<void(const std::string&)>& report) const;
   std::vector<Statistic> statistics() const;
   void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
@@ -114,7 +115,8 @@ class FileSystem {
   FileInfo info_of(const Node& node) const;
   NameRecord name_record(const Node& node, uint64_t parent, std::string_view name) const;
 
-  // Returns all blocks of a doomed file that nobody has open.
+  // Returns all blocks of a doomed file that nobody has open. Where there is no memory to do so,
+  // the next opening does.
   void reclaim(const Node& node);
   void add_extent(Node& node, uint64_t bytes);
   void add_extent_page(const Node& node, uint32_t page);

@@ -73,6 +73,7 @@ std::optional<FileInfo> Files::find(std::string_view path) const { return system
 std::vector<FileInfo> Files::list(std::string_view path) const { return system_->list(path); }
 bool Files::lock(std::string_view path) { return system_->lock(path); }
 void Files::unlock(std::string_view path) { system_->unlock(path); }
+uint64_t Files::free_bytes() const { return system_->free_bytes(); }
 uint64_t Files::check(const std::function<void(const std::string&)>& report) const {
   return system_->check(report);
 }

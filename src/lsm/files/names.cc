@@ -77,8 +77,9 @@ std::shared_ptr<Node> FileSystem::add_node(Node& parent, std::string_view name, 
   node->name = name;
   if (!directory) node->extents = std::make_unique<ExtentList>();
   node->number = take_number();
-  const auto place = parent.children.emplace(node->name, node).first;
+  auto place = parent.children.end();
   try {
+    place = parent.children.emplace(node->name, node).first;
     pm::Heap::Txn txn(pool_.heap());
     node->inode = txn.allocate(sizeof(Inode));
     Inode& inode = inode_of(*node);
@@ -95,7 +96,7 @@ std::shared_ptr<Node> FileSystem::add_node(Node& parent, std::string_view name, 
     memory_.flush(&inode, sizeof inode);
     txn.publish(node->inode, *entry_of(node->number));
   } catch (...) {
-    parent.children.erase(place);
+    if (place != parent.children.end()) parent.children.erase(place);
     free_numbers_.push_back(node->number);  // in a pool that failed it matters no more
     throw;
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <ctime>
+#include <new>
 
 #include "lsm/files/file_system.h"
 #include "pm/checksum.h"
@@ -147,7 +148,12 @@ void FileSystem::trim(Node& node, uint64_t bytes) {
   unlink_all(links);
 }
 
-void FileSystem::reclaim(const Node& node) {
+uint64_t FileSystem::free_bytes() const {
+  const uint64_t allocated = pool_.heap().usage().allocated_bytes;
+  return pool_.capacity_bytes() - std::min(pool_.capacity_bytes(), allocated);
+}
+
+void FileSystem::reclaim(const Node& node) try {
   // Extents, then the pages that lead to them, then the inode: what leads to a block that is still
   // allocated must be there after a crash.
   Inode& inode = inode_of(node);
@@ -169,6 +175,8 @@ void FileSystem::reclaim(const Node& node) {
   std::array<uint64_t*, 1> entry{entry_of(node.number)};
   unlink_all(entry);
   free_numbers_.push_back(node.number);  // there is room for all
+} catch (const std::bad_alloc&) {
+  return;  // the file is gone, and what is left of it is still led to
 }
 
 void FileSystem::store_size(const Node& node, uint64_t length, uint64_t bytes) {

@@ -254,7 +254,10 @@ class PoolEnv final : public leveldb::EnvWrapper {
   Status RemoveDir(const std::string& name) override { return remove(name, true); }
   // With what leads to it: the root directory of a pool is empty, where a system's is not.
   Status CreateDir(const std::string& name) override {
-    return status_of(name, [&] { files_.make_directories(name); });
+    return status_of(name, [&] {
+      if (files_.find(name)) throw Error(ErrorCode::kExists, "is there already");
+      files_.make_directories(name);
+    });
   }
   Status RenameFile(const std::string& from, const std::string& to) override {
     return status_of(from, [&] { files_.rename(from, to); });
@@ -277,7 +280,7 @@ class PoolEnv final : public leveldb::EnvWrapper {
   }
   Status GetTestDirectory(std::string* path) override {
     *path = "/test";
-    return CreateDir(*path);
+    return status_of(*path, [&] { files_.make_directories(*path); });
   }
 
  private:

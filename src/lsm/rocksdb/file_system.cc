@@ -310,6 +310,12 @@ class PoolFileSystem final : public rocksdb::FileSystem {
     *path = "/test";
     return CreateDirIfMissing(*path, options, debug);
   }
+  // After a write that found no room RocksDB goes on by itself once it hears that there is some.
+  IOStatus GetFreeSpace(const std::string& path, const IOOptions& /*options*/, uint64_t* bytes,
+                        IODebugContext* /*debug*/) override {
+    *bytes = 0;
+    return status_of(path, [&] { *bytes = files_.free_bytes(); });
+  }
   IOStatus GetAbsolutePath(const std::string& path, const IOOptions& /*options*/,
                            std::string* absolute, IODebugContext* /*debug*/) override {
     *absolute = path.starts_with('/') ? path : "/" + path;

@@ -17,12 +17,14 @@
 #include <rocksdb/utilities/transaction.h>
 #include <rocksdb/utilities/transaction_db.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "perdure/files.h"
@@ -275,6 +277,44 @@ TEST_F(RocksDb, AFullPoolIsAnErrorAndLosesNothing) {
     ASSERT_TRUE(db->Get({}, key, &found).ok());
     ASSERT_EQ(found, value);
   }
+}
+
+// A write that found no room is not the end of the database: once there is some it goes on by
+// itself, with all that it had acknowledged.
+TEST_F(RocksDb, GoesOnWhenAFullPoolHasRoomAgain) {
+  const Place place(path(), uint64_t{16} << 20);
+  rocksdb::FileSystem& system = *place.env->GetFileSystem();
+  uint64_t free_before = 0;
+  ASSERT_TRUE(system.GetFreeSpace("/", {}, &free_before, nullptr).ok());
+  EXPECT_LE(free_before, uint64_t{16} << 20);
+  const std::string much(uint64_t{4} << 20, 'x');
+  ASSERT_TRUE(rocksdb::WriteStringToFile(place.env.get(), much, "/ballast").ok());
+  uint64_t free = 0;
+  ASSERT_TRUE(system.GetFreeSpace("/", {}, &free, nullptr).ok());
+  EXPECT_LE(free + much.size(), free_before);
+  EXPECT_GE(free + much.size() * 5 / 4, free_before);
+  const auto db = place.open_db();
+  Model model;
+  rocksdb::Status status;
+  uint64_t i = 0;
+  for (; i < 200'000; ++i) {
+    status = db->Put({}, key_of(i), value_of(i));
+    if (!status.ok()) break;
+    model[key_of(i)] = value_of(i);
+  }
+  EXPECT_TRUE(status.IsNoSpace()) << status.ToString();
+  ASSERT_TRUE(place.env->DeleteFile("/ballast").ok());
+  for (int tries = 0; tries < 300; ++tries) {  // it asks every five seconds
+    status = db->Put({}, "one more", "value");
+    if (status.ok()) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  model["one more"] = "value";
+  model.erase(key_of(i));  // of which nothing was promised
+  Model there = contents_of(*db);
+  there.erase(key_of(i));
+  EXPECT_EQ(there, model);
 }
 
 // A file that is not there stays so, and a read without room that no file has an end for is none.
