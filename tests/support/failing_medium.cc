@@ -69,6 +69,10 @@ struct Written {
   uint64_t sequence;
 };
 thread_local std::vector<Written> written;
+// Which begin() of a medium that was since: threads outlive their pool, and what they had not
+// fenced then is nothing of the next one's.
+thread_local uint64_t written_since = 0;
+uint64_t begun_last = 0;
 
 [[noreturn]] void fail(const char* call) {
   throw std::system_error(errno, std::generic_category(), call);
@@ -168,7 +172,7 @@ FailingMedium::~FailingMedium() {
 void FailingMedium::begin() {
   durable_ = content_of(path_);
   base_ = 0;
-  written.clear();
+  begun_ = ++begun_last;
   counting_ = true;
 }
 
@@ -260,7 +264,9 @@ void FailingMedium::read_report(int in, int child) {
                (chosen_for_good_(persists_ - 1) ? " for good: " : " once: ") + text;
 }
 
-bool FailingMedium::has_fenced_all() { return written.empty(); }
+bool FailingMedium::has_fenced_all() {
+  return written.empty() || in_use == nullptr || written_since != in_use->begun_;
+}
 
 void FailingMedium::at(const std::string& what) {
   if (out_ < 0) {
@@ -324,12 +330,19 @@ void FailingMedium::make_durable(uint64_t offset, const char* bytes, size_t coun
   std::memcpy(durable_.data() + offset, bytes, count);
 }
 
+void FailingMedium::forget_earlier() const {
+  if (written_since == begun_) return;
+  written.clear();
+  written_since = begun_;
+}
+
 void FailingMedium::written_back(uintptr_t address, size_t bytes) {
   if (!counting_) return;
   const uintptr_t begin = address & ~uintptr_t{63};
   const uintptr_t end = (address + bytes + 63) & ~uintptr_t{63};
   std::vector<char> lines(end - begin);
   const std::lock_guard lock(mutex_);
+  forget_earlier();
   // Other threads may store to other words of these lines meanwhile, such as to the heap's bitmaps.
   for (size_t at = 0; at < lines.size(); at += sizeof(uint64_t)) {
     const uint64_t word = pm::load_relaxed(*reinterpret_cast<const uint64_t*>(begin + at));
@@ -341,6 +354,7 @@ void FailingMedium::written_back(uintptr_t address, size_t bytes) {
 void FailingMedium::fenced() {
   const std::lock_guard lock(mutex_);
   if (!counting_) return;
+  forget_earlier();
   const bool accepted = persist();
   for (const Written& one : written) {
     if (accepted && find_mapping(one.address)) {

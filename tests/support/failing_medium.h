@@ -95,6 +95,7 @@ class FailingMedium final : public pm::EmulatedMedia {
   bool persist();  // counts one; false: it is refused
   bool fork_child();
   void read_report(int in, int child);
+  void forget_earlier() const;
   bool find_mapping(uintptr_t address);
   void work_on_copy();
   void make_durable(uint64_t offset, const char* bytes, size_t count);
@@ -103,6 +104,7 @@ class FailingMedium final : public pm::EmulatedMedia {
   Domain domain_;
   std::mutex mutex_;
   bool counting_ = false;
+  uint64_t begun_ = 0;
   uint64_t persists_ = 0;
   std::function<bool(uint64_t)> chosen_;
   std::function<bool(uint64_t)> chosen_for_good_;

@@ -2,13 +2,9 @@
 #include <leveldb/env.h>
 
 #include <algorithm>
-#include <array>
-#include <chrono>
 #include <condition_variable>
 #include <cstdarg>
-#include <cstdio>
 #include <cstring>
-#include <ctime>
 #include <deque>
 #include <mutex>
 #include <string_view>
@@ -16,6 +12,7 @@
 #include <utility>
 
 #include "lsm/leveldb/table_layout.h"
+#include "lsm/log_file.h"
 #include "lsm/placement.h"
 #include "perdure/files.h"
 #include "perdure/leveldb.h"
@@ -126,36 +123,16 @@ class PoolWritableFile final : public leveldb::WritableFile {
   Status failed_;  // of an append
 };
 
-// Lines for people. What cannot be written is left out.
 class PoolLogger final : public leveldb::Logger {
  public:
-  explicit PoolLogger(FileWriter writer) : writer_(std::move(writer)) {}
+  explicit PoolLogger(FileWriter writer) : file_(std::move(writer)) {}
 
   void Logv(const char* format, std::va_list arguments) override {
-    std::array<char, 1024> line;
-    const auto now = std::chrono::system_clock::now().time_since_epoch();
-    const std::time_t seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
-    std::tm local{};
-    localtime_r(&seconds, &local);
-    size_t used = std::strftime(line.data(), line.size(), "%Y/%m/%d-%H:%M:%S", &local);
-    const auto micros =
-        std::chrono::duration_cast<std::chrono::microseconds>(now).count() % 1000000;
-    used += static_cast<size_t>(
-        std::snprintf(line.data() + used, line.size() - used, ".%06d ", static_cast<int>(micros)));
-    const int wanted =
-        std::vsnprintf(line.data() + used, line.size() - used - 1, format, arguments);
-    used = std::min(used + static_cast<size_t>(std::max(wanted, 0)), line.size() - 2);
-    if (line[used - 1] != '\n') line[used++] = '\n';
-    const std::lock_guard lock(mutex_);
-    const Status ignored = status_of("LOG", [&] {
-      writer_.append({line.data(), used});
-      writer_.flush();
-    });
+    file_.write("", format, arguments);
   }
 
  private:
-  std::mutex mutex_;
-  FileWriter writer_;
+  lsm::LogFile file_;
 };
 
 class PoolLock final : public leveldb::FileLock {

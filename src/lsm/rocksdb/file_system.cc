@@ -1,13 +1,18 @@
 // RocksDB's file system on files in a pool.
+#include <pthread.h>
 #include <rocksdb/env.h>
 #include <rocksdb/file_system.h>
 #include <rocksdb/io_status.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdarg>
+#include <cstdio>
 #include <cstring>
 #include <mutex>
 #include <string_view>
 
+#include "lsm/log_file.h"
 #include "lsm/placement.h"
 #include "lsm/rocksdb/pool_of_uri.h"
 #include "perdure/files.h"
@@ -160,6 +165,33 @@ class PoolWritableFile final : public rocksdb::FSWritableFile {
   FileWriter writer_;
 };
 
+// RocksDB's own logger ends the process, in builds with assertions, when it is written to after a
+// write to its file has failed.
+class PoolLogger final : public rocksdb::Logger {
+ public:
+  explicit PoolLogger(FileWriter writer) : file_(std::move(writer)) {}
+  ~PoolLogger() override {
+    if (!closed_) Close().PermitUncheckedError();
+  }
+
+  using Logger::Logv;
+  void Logv(const char* format, std::va_list arguments) override {
+    std::array<char, 24> thread;
+    std::snprintf(thread.data(), thread.size(), "%llx ",
+                  static_cast<unsigned long long>(pthread_self()));  // NOLINT: as RocksDB's
+    file_.write(thread.data(), format, arguments);
+  }
+  size_t GetLogFileSize() const override { return file_.bytes(); }
+
+ protected:
+  rocksdb::Status CloseImpl() override {
+    return status_of("the log", [&] { file_.close(); });
+  }
+
+ private:
+  lsm::LogFile file_;
+};
+
 // Names are durable when a call returns.
 class PoolDirectory final : public rocksdb::FSDirectory {
  public:
@@ -225,6 +257,12 @@ class PoolFileSystem final : public rocksdb::FileSystem {
         throw Error(ErrorCode::kNotFound, "there is no such directory");
       *result = std::make_unique<PoolDirectory>();
     });
+  }
+
+  IOStatus NewLogger(const std::string& name, const IOOptions& /*options*/,
+                     std::shared_ptr<rocksdb::Logger>* result, IODebugContext* /*debug*/) override {
+    return status_of(name,
+                     [&] { *result = std::make_shared<PoolLogger>(files_.create_file(name)); });
   }
 
   IOStatus FileExists(const std::string& name, const IOOptions& /*options*/,

@@ -94,10 +94,9 @@ TEST_F(LevelDbEnv, AnswersAsThatOfTheMachine) {
       });
     } else if (choice < 45) {
       if (system_.writers.empty()) continue;
-      const std::string id =
-          std::next(system_.writers.begin(),
-                    static_cast<ptrdiff_t>(random.below(system_.writers.size())))
-              ->first;
+      const std::string id = std::next(system_.writers.begin(),
+                                       static_cast<ptrdiff_t>(random.below(system_.writers.size())))
+                                 ->first;
       const uint64_t what = random.below(100);
       std::string bytes(random.below(random.chance(15) ? 200'000 : 2000), '\0');
       for (char& each : bytes) each = static_cast<char>(random.next());
@@ -163,7 +162,8 @@ TEST_F(LevelDbEnv, AnswersAsThatOfTheMachine) {
     } else if (choice < 84) {
       uint64_t size = 0;
       system_.env.GetFileSize(system_.path(name), &size);
-      if (size == 0 && system_.env.FileExists(system_.path(name))) continue;  // it maps no such file
+      if (size == 0 && system_.env.FileExists(system_.path(name)))
+        continue;  // it maps no such file
       both("open " + name, [&](Side& side) {
         leveldb::RandomAccessFile* file = nullptr;
         const Status status = side.env.NewRandomAccessFile(side.path(name), &file);
