@@ -76,9 +76,14 @@ class TwoQueueCache final : public rocksdb::Cache {
         (*found)->users.fetch_add(1, std::memory_order_relaxed);
         return handle_of(*found);
       }
-      lsm::next_read_of = hash_of(key);
-      lsm::next_read =
-          shard.wants(key, block_bytes_) ? lsm::Placement::kCopy : lsm::Placement::kInPlace;
+      const uint64_t hash = hash_of(key);
+      lsm::Placement decided = lsm::decisions.take(hash);
+      if (decided == lsm::Placement::kUndecided) {
+        decided = shard.wants(key, block_bytes_) ? lsm::Placement::kCopy : lsm::Placement::kInPlace;
+        lsm::decisions.note(hash, decided);
+      }
+      lsm::next_read_of = hash;
+      lsm::next_read = decided;
       return nullptr;
     });
   }

@@ -444,6 +444,56 @@ TEST_F(RocksDb, TwoQueueCopiesTheHotBlocksAlone) {
   EXPECT_EQ(cache->GetUsage(), 0U);
 }
 
+// MultiGet looks a block that is missing up twice, which is one use.
+TEST_F(RocksDb, TwoQueueCountsAMultiGetOnce) {
+  for (const bool mapped : {true, false}) {
+    SCOPED_TRACE(mapped ? "read in place" : "copied");
+    std::filesystem::remove(path());
+    const std::shared_ptr<rocksdb::Cache> cache =
+        rocksdb_2q_cache({.capacity_bytes = 1 << 20, .block_bytes = 4096});
+    const Place place(path(), kCapacity);
+    rocksdb::Options options = place.options();
+    options.allow_mmap_reads = mapped;
+    rocksdb::BlockBasedTableOptions table;
+    table.block_cache = cache;
+    options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+    rocksdb::DB* opened = nullptr;
+    ASSERT_TRUE(rocksdb::DB::Open(options, "/db", &opened).ok());
+    const std::unique_ptr<rocksdb::DB> db(opened);
+    const std::string value(1000, 'v');
+    for (uint64_t i = 0; i < 10'000; ++i) {
+      ASSERT_TRUE(db->Put({}, number_of(i), number_of(i) + value).ok());
+    }
+    ASSERT_TRUE(db->CompactRange({}, nullptr, nullptr).ok());
+    for (uint64_t i = 0; i < 10'000; ++i) {  // all of DRAM is taken
+      std::string found;
+      ASSERT_TRUE(db->Get({}, number_of(i), &found).ok());
+    }
+    // Eight keys of eight blocks, each time.
+    const auto ask = [&] {
+      std::vector<std::string> keys;
+      for (uint64_t i = 0; i < 8; ++i) keys.push_back(number_of(i * 100));
+      const std::vector<rocksdb::Slice> slices(keys.begin(), keys.end());
+      std::vector<rocksdb::PinnableSlice> values(8);
+      std::vector<rocksdb::Status> statuses(8);
+      db->MultiGet({}, db->DefaultColumnFamily(), 8, slices.data(), values.data(), statuses.data());
+      for (uint64_t i = 0; i < 8; ++i) EXPECT_EQ(values[i].ToString(), keys[i] + value);
+    };
+    const RocksDbCacheStatistics before = statistics_of_2q_cache(*cache);
+    ask();
+    const RocksDbCacheStatistics once = statistics_of_2q_cache(*cache);
+    EXPECT_EQ(once.copied, before.copied);
+    EXPECT_EQ(once.in_place, before.in_place + 8);
+    ask();
+    const RocksDbCacheStatistics twice = statistics_of_2q_cache(*cache);
+    EXPECT_EQ(twice.copied, before.copied + 8);
+    EXPECT_EQ(twice.hits, before.hits);
+    ask();
+    EXPECT_EQ(statistics_of_2q_cache(*cache).hits, before.hits + 8);
+    EXPECT_EQ(statistics_of_2q_cache(*cache).copied, twice.copied);
+  }
+}
+
 TEST_F(RocksDb, APoolIsFoundByItsName) {
   const std::string uri = "perdure://" + path() + "?64M";
   std::shared_ptr<rocksdb::Env> guard;
