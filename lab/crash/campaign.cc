@@ -23,12 +23,6 @@ std::string hex(const std::vector<unsigned char>& bytes) {
   return text;
 }
 
-std::string operation_of(const Run& run, const Finding& finding) {
-  if (finding.thread >= run.operations.size()) return {};
-  const auto& operations = run.operations[finding.thread];
-  return finding.operation < operations.size() ? operations[finding.operation] : "";
-}
-
 std::string describe_lost(const Run& run, const SiteNames& names, const LostStore& lost) {
   const TraceEvent& store = run.trace.events[lost.event];
   std::string why;

@@ -214,8 +214,8 @@ Exploration Explorer::run() {
 bool Explorer::is_skipped(uint32_t event) const { return lies_in(run_.skipped, event); }
 
 // If there are too many moments: half of the sample are ends of operations, at which everything
-// must be there and what an earlier crash left is found behind it; few are from the recovery, if
-// this is one.
+// must be there and what an earlier crash left is found behind it; an eighth are from the recovery,
+// if this is one, and three eighths after a death.
 void Explorer::choose_points() {
   const auto& events = run_.trace.events;
   std::vector<uint32_t> recovery;
@@ -259,6 +259,33 @@ uint32_t lines_since(const PendingMemory& memory, uint16_t thread, uint32_t even
   return static_cast<uint32_t>(std::ranges::count_if(memory.pending(), is_new));
 }
 
+// Until so many are chosen: one moment of each place in turn, in an order that the seed draws.
+template <typename Moment, typename Chosen>
+void take_in_turn(std::map<uint64_t, std::vector<Moment>> by_place, uint64_t random,
+                  uint64_t wanted, Chosen& chosen) {
+  const auto shuffle = [&random](auto& all) {
+    for (size_t i = 0; i < all.size(); ++i) {
+      random = next_seed(random);
+      std::swap(all[i], all[i + random % (all.size() - i)]);
+    }
+  };
+  std::vector<std::vector<Moment>> places;
+  for (auto& [pc, moments] : by_place) {
+    shuffle(moments);
+    if (!moments.empty()) places.push_back(std::move(moments));
+  }
+  shuffle(places);
+  bool more = true;
+  for (size_t turn = 0; more; ++turn) {
+    more = false;
+    for (const auto& moments : places) {
+      if (turn >= moments.size() || chosen.size() >= wanted) continue;
+      more = true;
+      chosen.insert(moments[turn]);
+    }
+  }
+}
+
 // From the places that fence, in turn, so that rare ones have their share, if they order several
 // lines; of mutated code the moments just before the fence after one that is dropped, at which most
 // of what it orders can be lost.
@@ -291,19 +318,9 @@ void Explorer::choose_splits() {
     if (options_.crashes_again_at && !options_.crashes_again_at(event)) continue;
     by_place[event.pc].emplace_back(i, split);
   }
-  std::vector<std::vector<std::pair<uint32_t, uint32_t>>> places;
-  uint64_t random = next_seed(options_.seed);
-  for (auto& [pc, moments] : by_place) {
-    if (any_dropped) std::erase_if(moments, [](const auto& m) { return m.second == kNone; });
-    for (size_t i = 0; i < moments.size(); ++i) {
-      random = next_seed(random);
-      std::swap(moments[i], moments[i + random % (moments.size() - i)]);
-    }
-    if (!moments.empty()) places.push_back(std::move(moments));
-  }
-  for (size_t i = 0; i < places.size(); ++i) {
-    random = next_seed(random);
-    std::swap(places[i], places[i + random % (places.size() - i)]);
+  if (any_dropped) {
+    for (auto& [pc, moments] : by_place)
+      std::erase_if(moments, [](const auto& m) { return m.second == kNone; });
   }
   // What was closed in order is opened again, too.
   if (!any_dropped && !options_.crashes_again_at && options_.end >= events.size()) {
@@ -311,15 +328,7 @@ void Explorer::choose_splits() {
   }
   const bool all = any_dropped || options_.crashes_again_at;
   const uint64_t wanted = all ? options_.nested_max : (options_.nested_max + 1) / 2;
-  bool more = true;
-  for (size_t turn = 0; more && splits_.size() < wanted; ++turn) {
-    more = false;
-    for (const auto& moments : places) {
-      if (turn >= moments.size() || splits_.size() >= wanted) continue;
-      more = true;
-      splits_.insert(moments[turn]);
-    }
-  }
+  take_in_turn(std::move(by_place), next_seed(options_.seed), wanted, splits_);
   // Of few moments several images each.
   if (!splits_.empty()) draws_per_split_ = std::max<uint64_t>(wanted / splits_.size(), 1);
 }
@@ -342,28 +351,7 @@ void Explorer::choose_deaths() {
                                                 : is_store(stored.kind) || options_.begin == i;
     if (here) by_place[options_.crashes_again_at ? events[i].pc : stored.pc].push_back(i);
   }
-  std::vector<std::vector<uint32_t>> places;
-  uint64_t random = next_seed(~options_.seed);
-  const auto shuffle = [&random](auto& all) {
-    for (size_t i = 0; i < all.size(); ++i) {
-      random = next_seed(random);
-      std::swap(all[i], all[i + random % (all.size() - i)]);
-    }
-  };
-  for (auto& [pc, moments] : by_place) {
-    shuffle(moments);
-    places.push_back(std::move(moments));
-  }
-  shuffle(places);
-  bool more = true;
-  for (size_t turn = 0; more && deaths_.size() < wanted; ++turn) {
-    more = false;
-    for (const auto& moments : places) {
-      if (turn >= moments.size() || deaths_.size() >= wanted) continue;
-      more = true;
-      deaths_.insert(moments[turn]);
-    }
-  }
+  take_in_turn(std::move(by_place), next_seed(~options_.seed), wanted, deaths_);
   if (!deaths_.empty()) draws_per_death_ = std::max<uint64_t>(wanted / deaths_.size(), 1);
 }
 
@@ -693,8 +681,12 @@ void Explorer::explore_death() {
               .inherited = {.events = 0, .lines = memory_.pending()},
               .trace = &run_.trace,
               .unsettled = {},
-              .digests = allowed()};
+              .digests = allowed(),
+              .explain = {}};
   if (run_.unsettled) death.unsettled = run_.unsettled(at);
+  if (run_.explain_decides) {
+    death.explain = [this, at](const std::string& contents) { return run_.explain(at, contents); };
+  }
   for (const Word& word : seen.words)
     death.durable.push_back({word.offset, memory_.word(word.offset)});
   const uint64_t digest = verdict_of(seen).digest;
@@ -730,6 +722,12 @@ void Explorer::explore_recovery(const CrashState& state, uint64_t digest, uint64
 }
 
 }  // namespace
+
+std::string operation_of(const Run& run, const Finding& finding) {
+  if (finding.thread >= run.operations.size()) return {};
+  const auto& operations = run.operations[finding.thread];
+  return finding.operation < operations.size() ? operations[finding.operation] : "";
+}
 
 PersistSites persist_sites(const Run& run) {
   PersistSites sites;

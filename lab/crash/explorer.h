@@ -124,6 +124,9 @@ struct Exploration {
   std::vector<Finding> findings;
 };
 
+// The operation of a finding, in words; empty if there is none.
+std::string operation_of(const Run& run, const Finding& finding);
+
 // What is known of images, by hash. Shared between explorations of one run, as mutations are.
 struct Verdict {
   uint64_t digest;

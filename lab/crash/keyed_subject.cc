@@ -188,14 +188,7 @@ Run KeyedSubject::record_recovery(const std::string& path, const Work& work) {
   const Mapping memory(path);
   KeyedRecording recording(*program, memory, name_, run);
   const Contents contents = program->recover(memory.base());
-  for (const auto& [key, value] : contents) {
-    if (!work.unsettled.contains(key)) recording.found({Verb::kUpsert, key, value});
-  }
-  for (const auto& [key, values] : work.unsettled) {
-    const auto held = contents.find(key);
-    recording.found_unsettled(
-        key, held == contents.end() ? Oracle::Held() : Oracle::Held(held->second), values);
-  }
+  note_found(recording, contents, work.unsettled);
   run.recovered_at = recording.position();
   for (const Step& step : steps) recording.operate(step);
   recording.finish();

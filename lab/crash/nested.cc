@@ -26,8 +26,7 @@ std::string told_of(const Run& run, const Finding& finding, bool after_death) {
                         finding.death ? "death"
                         : after_death ? "power failure"
                                       : "crash",
-                        finding.in_flight ? "in" : "after",
-                        run.operations.at(finding.thread).at(finding.operation));
+                        finding.in_flight ? "in" : "after", operation_of(run, finding));
   }
   if (after_death) where = "then the process died and its stores lived on in the caches; " + where;
   const SiteNames names(run.trace);
@@ -101,15 +100,17 @@ void begin_with_death(Run& run, const Death& death) {
   }
   for (Expectation& expectation : run.expectations) expectation.event += behind;
   if (run.explain) {
-    run.explain = [behind, explain = run.explain](uint32_t event, const std::string& contents) {
-      return explain(event - behind, contents);
+    run.explain = [behind, recovered_at = run.recovered_at, explain = run.explain,
+                   at_death = death.explain](uint32_t event, const std::string& contents) {
+      const std::string wrong = explain(event - behind, contents);
+      const bool outcome = event <= recovered_at && at_death && at_death(contents).empty();
+      return outcome ? "" : wrong;
     };
   }
   if (run.unsettled) {
     run.unsettled = [behind, unsettled = run.unsettled](uint32_t event) {
       return unsettled(event - behind);
     };
-    return;
   }
   auto& during_recovery = run.expectations.front().digests;
   during_recovery.insert(during_recovery.end(), death.digests.begin(), death.digests.end());
@@ -134,9 +135,8 @@ Observation record_and_explore(Subject& subject, const ImageFile& image, uint64_
   // Files are private here: the image stays.
   Run run = subject.record_recovery(image.path(), work);
   if (run.trace.events.empty()) return told;
-  // What recovery might have seen instead is told by key or by digest, or not at all.
-  const bool loose = run.expectations.empty() || (run.explain_decides && !run.unsettled);
-  if (death != nullptr && loose) return told;
+  // Of what only outputs tell nobody knows what recovery might have seen instead.
+  if (death != nullptr && run.expectations.empty()) return told;
   told.digest = 1;
   if (!run.expectations.empty() && std::ranges::find(run.expectations.front().digests, digest) ==
                                        run.expectations.front().digests.end()) {

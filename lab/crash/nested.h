@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,8 @@ struct Death {
   const Trace* trace;         // of it
   Unsettled unsettled;
   std::vector<uint64_t> digests;  // what recovery may see
+  // What is wrong with contents that recovery sees, in words, where this decides; may be empty.
+  std::function<std::string(const std::string& contents)> explain;
 };
 
 // Explores the recovery of the image as it is, and work on it, with one crash more than `options`

@@ -95,6 +95,21 @@ class Oracle {
   std::string contradiction_;
 };
 
+// Tells a recording what a recovery found. Of the keys in `unsettled` a crash may bring other
+// values than that.
+template <typename Recording>
+void note_found(Recording& recording, const std::map<uint32_t, uint32_t>& contents,
+                const std::map<uint32_t, std::set<Oracle::Held>>& unsettled) {
+  for (const auto& [key, value] : contents) {
+    if (!unsettled.contains(key)) recording.found({Verb::kUpsert, key, value});
+  }
+  for (const auto& [key, values] : unsettled) {
+    const auto held = contents.find(key);
+    recording.found_unsettled(
+        key, held == contents.end() ? Oracle::Held() : Oracle::Held(held->second), values);
+  }
+}
+
 // The digest of contents is the exclusive or of its records' digests.
 uint64_t record_digest(uint32_t key, uint32_t value);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <random>
 #include <string>
@@ -14,6 +15,7 @@
 #include "perdure/catalog.h"
 #include "pm/pool_impl.h"
 #include "support/errors.h"
+#include "support/failing_medium.h"
 #include "support/files.h"
 #include "support/scale.h"
 
@@ -310,6 +312,48 @@ TEST_F(HashTables, CcehFillsItsSegmentsMoreWhereItProbesMoreBuckets) {
     ASSERT_FALSE(index->lookup(kRecords, out));
     EXPECT_EQ(index->check([](const std::string& text) { ADD_FAILURE() << text; }), 0U);
   }
+}
+
+// A process dies in the removal of a key, whose slot is not the first one that is empty; the next
+// one adds the key; the power fails.
+TEST_F(HashTables, CcehHasAKeyOnceWhoseRemovalWasInTheCachesOnly) {
+  const auto key = [](uint64_t number) { return key_of_hash(number << 8 | 5); };
+  const std::string path = dir_.file("pool");
+  PoolOptions options = options_;
+  options.force_domain = true;
+  options.domain = Domain::kLine;
+  {
+    Pool pool = Pool::create(path, options);
+    auto index = create_index(pool, "t", "cceh", Kind::kU64, Kind::kU64,
+                              {{"segment_buckets", "16"}, {"initial_depth", "1"}});
+    for (uint64_t i = 0; i < 5; ++i) index->insert(key(i), i);  // the last one in the next bucket
+  }
+  test::FailingMedium medium(path, Domain::kLine);
+  medium.begin();
+  {
+    Pool pool = Pool::open(path, options);
+    auto index = open_index(pool, "t");
+    EXPECT_TRUE(index->remove(key(0)));
+    medium.refuse_here(medium.persists(), true);
+    EXPECT_TRUE(test::fails_with(ErrorCode::kIo, [&] { index->remove(key(4)); }));
+  }
+  medium.refuse_here(~uint64_t{0}, true);
+  std::string image;
+  {
+    Pool pool = Pool::open(path, options);
+    auto index = open_index(pool, "t");
+    EXPECT_TRUE(index->insert(key(4), 40));
+    image = medium.make_image(test::FailingMedium::Image::kLeast, 1);
+  }
+  std::filesystem::rename(image, path);
+  Pool pool = Pool::open(path, options);
+  auto index = open_index(pool, "t");
+  index->check([](const std::string& text) { ADD_FAILURE() << text; });
+  Value out;
+  ASSERT_TRUE(index->lookup(key(4), out));
+  EXPECT_EQ(out.word(), 40U);
+  EXPECT_TRUE(index->remove(key(4)));
+  EXPECT_FALSE(index->lookup(key(4), out));
 }
 
 }  // namespace

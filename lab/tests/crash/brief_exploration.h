@@ -27,25 +27,29 @@ inline void report_findings(const Run& run, const Exploration& result) {
   }
 }
 
-// What part of the states this run of the tests explores.
-inline uint64_t part_of(uint64_t states) {
+inline bool explores_all() {
   const char* crashes = std::getenv("PERDURE_CRASHES");
-  return crashes != nullptr && std::string(crashes) == "all" ? states : states / 4;
+  return crashes != nullptr && std::string(crashes) == "all";
 }
+
+// What part of the states this run of the tests explores.
+inline uint64_t part_of(uint64_t states) { return explores_all() ? states : states / 4; }
 
 // Explores crashes before the events from `begin` to `end` of a run, in at most part_of(most)
 // states, tells of each finding, and expects more than part_of(least) states. After so many of the
-// crashes the process has died, and the power fails later.
+// crashes the process has died, and the power fails later: sixteen times as many in `make
+// test-more`.
 template <typename Subject>
 void explore_briefly(const Run& run, Subject& subject, uint64_t least, uint32_t begin = 0,
-                     uint32_t end = ~uint32_t{0}, uint64_t most = 1000, uint64_t deaths = 0) {
+                     uint32_t end = ~uint32_t{0}, uint64_t most = 1000, uint64_t deaths = 1) {
   ExploreOptions options;
   options.begin = begin;
   options.end = end;
   options.points_max = test::rounds(part_of(std::min<uint64_t>(most, 150)));
   options.states_max = test::rounds(part_of(most));
   options.nested_max = 2;
-  options.deaths_max = deaths;
+  options.deaths_max = test::rounds(explores_all() ? 16 * deaths : deaths);
+  options.states_max += options.deaths_max;  // one state each
   options.nested_states = 40;
   options.crashes = 2;
   options.work = 100;

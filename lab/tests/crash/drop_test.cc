@@ -11,10 +11,8 @@
 #include "crash/contents.h"
 #include "index/owned_blocks.h"
 #include "lab/crash/campaign.h"
-#include "lab/crash/recorder.h"
 #include "lab/crash/scratch_folder.h"
 #include "lab/crash/subject.h"
-#include "lab/seam/runtime.h"
 #include "perdure/catalog.h"
 
 namespace perdure::lab::crash {
@@ -35,21 +33,14 @@ class DropSubject final : public Subject {
 
   Run record(const std::vector<uint32_t>&) override {
     const ScratchFolder folder;
-    Run run;
-    run.operations.assign(1, {""});
-    Recorder recorder;
-    install(&recorder);
-    {
-      Pool pool = Pool::create(folder.file("pool"), options());
-      Contents model;
-      run.expectations.push_back({0, {digest_of(model)}});
-      run.skipped.emplace_back(0, recorder.position());
-      for (uint32_t i = 0; i < operations_; ++i) perform(pool, model, i, seed_, run, recorder);
-      run.skipped.emplace_back(recorder.position(), recorder.position() + 100'000);  // the close
-    }
-    install(nullptr);
-    run.trace = recorder.finish();
-    return run;
+    ModelRecording recording;
+    Pool pool = Pool::create(folder.file("pool"), options());
+    recording.begin({});
+    recording.skip_to_here();
+    for (uint32_t i = 0; i < operations_; ++i) perform(pool, i, seed_, recording);
+    recording.skip_the_rest();
+    pool.close();
+    return recording.finish();
   }
 
   Observation observe(const std::string& path, bool with_contents) override {
@@ -64,23 +55,16 @@ class DropSubject final : public Subject {
   }
 
   Run record_recovery(const std::string& path, const Work& work) override {
-    Run run;
-    run.operations.assign(1, {""});
-    Recorder recorder;
-    install(&recorder);
-    {
-      Pool pool = Pool::open(path, options());
-      Contents model = inspect(pool);
-      run.expectations.push_back({0, {digest_of(model)}});
-      run.recovered_at = recorder.position();
-      for (uint32_t i = 0; i < 4 + std::min(work.operations, 8U); ++i) {
-        perform(pool, model, i, work.seed + work.crashes, run, recorder);
-      }
-      run.skipped.emplace_back(recorder.position(), recorder.position() + 100'000);
+    ModelRecording recording;
+    Pool pool = Pool::open(path, options());
+    recording.begin(inspect(pool), work);
+    recording.recovered();
+    for (uint32_t i = 0; i < 4 + std::min(work.operations, 8U); ++i) {
+      perform(pool, i, work.seed + work.crashes, recording);
     }
-    install(nullptr);
-    run.trace = recorder.finish();
-    return run;
+    recording.skip_the_rest();
+    pool.close();
+    return recording.finish();
   }
 
  private:
@@ -88,66 +72,73 @@ class DropSubject final : public Subject {
 
   static std::string name_of(uint64_t number) { return fmt::format("structure {}", number % 3); }
 
-  void perform(Pool& pool, Contents& model, uint32_t i, uint64_t seed, Run& run,
-               Recorder& recorder) {
-    const Contents before = model;
-    const auto begin = [&](const std::string& text, const Contents& next) {
-      run.operations[0].push_back(text);
-      run.expectations.push_back({recorder.position(), {digest_of(model), digest_of(next)}});
-      begin_operation(operation_type(text.c_str()), 0);
-    };
-    const auto end = [&] {
-      end_operation();
-      run.expectations.push_back({recorder.position() - 1, {digest_of(model)}});
-    };
-    step(pool, model, i, seed, begin, end);
+  void perform(Pool& pool, uint32_t i, uint64_t seed, ModelRecording& recording) const {
+    Contents model = recording.model();
+    step(pool, model, i, seed, [&](const Change& change, const auto& action) {
+      OpenNames open = recording.open_without_changes(change.next);
+      // A record goes along with its structure, and stays as open as it was.
+      for (const auto& [name, values] : recording.open()) {
+        const std::string own = change.structure + "/";
+        if (change.text == "rename" && name.starts_with(own))
+          open[change.other + name.substr(own.size() - 1)] = values;
+        if (change.text != "upsert" && name.starts_with(own)) open.erase(name);
+      }
+      const bool together = change.text != "upsert";
+      recording.perform(
+          change.text, change.next, std::move(open),
+          together ? ModelRecording::Comes::kTogether : ModelRecording::Comes::kByName, [&] {
+            action();
+            return true;
+          });
+    });
   }
 
-  void carry_out(Pool& pool, Contents& model, uint32_t i, uint64_t seed) {
-    step(pool, model, i, seed, [](const std::string&, const Contents&) {}, [] {});
+  void carry_out(Pool& pool, Contents& model, uint32_t i, uint64_t seed) const {
+    step(pool, model, i, seed, [](const Change&, const auto& action) { action(); });
   }
 
-  // One operation, told before and after; `model` changes between the two.
-  template <typename Begin, typename End>
-  void step(Pool& pool, Contents& model, uint32_t i, uint64_t seed, Begin begin, End end) {
+  // What an operation makes of the contents.
+  struct Change {
+    std::string text;
+    std::string structure;
+    std::string other;  // its name after a rename
+    Contents next;
+  };
+
+  // Some operations: `perform` gets each, and what carries it out.
+  template <typename Perform>
+  void step(Pool& pool, Contents& model, uint32_t i, uint64_t seed, Perform perform) const {
     const uint64_t random = drawn(seed, i);
     const std::string name = name_of(random);
     const std::string other = name_of(random >> 8);
     Contents next = model;
     if (!model.contains(name)) {
       next[name] = "";
-      begin("create", next);
-      create_index(pool, name, structure_, Kind::kU64, Kind::kU64);
-      model = next;
-      end();
+      perform(Change{"create", name, {}, next},
+              [&] { create_index(pool, name, structure_, Kind::kU64, Kind::kU64); });
       // Blocks of it and of its neighbours in the same segments.
       const auto index = open_index(pool, name);
       for (uint64_t key = 1; key <= 1 + (random >> 16) % records_max_; ++key) {
         next[fmt::format("{}/{}", name, key)] = std::to_string(random + key);
-        begin("upsert", next);
-        index->upsert(key, random + key);
-        model = next;
-        end();
+        perform(Change{"upsert", name, {}, next}, [&] { index->upsert(key, random + key); });
       }
+      model = next;
       return;
     }
     const bool rename = (random >> 24) % 4 == 0 && !model.contains(other);
-    std::vector<std::pair<std::string, std::string>> records;
     for (const auto& [key, value] : model) {
-      if (key == name || key.starts_with(name + "/")) records.emplace_back(key, value);
-    }
-    for (const auto& [key, value] : records) {
+      if (key != name && !key.starts_with(name + "/")) continue;
       next.erase(key);
       if (rename) next[other + key.substr(name.size())] = value;
     }
-    begin(rename ? "rename" : "drop", next);
-    if (rename) {
-      pool.rename(name, other);
-    } else {
-      drop_structure(pool, name);
-    }
+    perform(Change{rename ? "rename" : "drop", name, other, next}, [&] {
+      if (rename) {
+        pool.rename(name, other);
+      } else {
+        drop_structure(pool, name);
+      }
+    });
     model = next;
-    end();
   }
 
   static Contents inspect(Pool& pool) {

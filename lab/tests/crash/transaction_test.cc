@@ -14,10 +14,8 @@
 #include "crash/contents.h"
 #include "index/owned_blocks.h"
 #include "index/presets.h"
-#include "lab/crash/recorder.h"
 #include "lab/crash/scratch_folder.h"
 #include "lab/crash/subject.h"
-#include "lab/seam/runtime.h"
 #include "perdure/catalog.h"
 #include "pm/pool_impl.h"
 #include "pm/transaction_log.h"
@@ -39,28 +37,20 @@ class TransactionSubject final : public Subject {
 
   Run record(const std::vector<uint32_t>&) override {
     const ScratchFolder folder;
-    Run run;
-    run.operations.assign(1, {""});
-    Recorder recorder;
-    install(&recorder);
-    {
-      Pool pool = Pool::create(folder.file("pool"), pool_options());
-      Indexes indexes;
-      for (int i = 0; i < 2; ++i) {
-        indexes[i] = create_index(pool, kNames[i], structures_[i], Kind::kU64, Kind::kU64,
-                                  index::presets_of(structures_[i]).small_options);
-      }
-      Contents model;
-      run.expectations.push_back({0, {digest_of(model)}});
-      run.skipped.emplace_back(0, recorder.position());
-      for (uint32_t i = 0; i < operations_; ++i) {
-        perform(pool, indexes, model, i, seed_, run, recorder);
-      }
-      run.skipped.emplace_back(recorder.position(), recorder.position() + 1'000'000);  // the close
+    ModelRecording recording;
+    Pool pool = Pool::create(folder.file("pool"), pool_options());
+    Indexes indexes;
+    for (int i = 0; i < 2; ++i) {
+      indexes[i] = create_index(pool, kNames[i], structures_[i], Kind::kU64, Kind::kU64,
+                                index::presets_of(structures_[i]).small_options);
     }
-    install(nullptr);
-    run.trace = recorder.finish();
-    return run;
+    recording.begin({});
+    recording.skip_to_here();
+    for (uint32_t i = 0; i < operations_; ++i) perform(pool, indexes, i, seed_, recording);
+    recording.skip_the_rest();
+    indexes = {};
+    pool.close();
+    return recording.finish();
   }
 
   Observation observe(const std::string& path, bool with_contents) override {
@@ -77,24 +67,18 @@ class TransactionSubject final : public Subject {
 
   // One of the two is opened and written to alone, then the other.
   Run record_recovery(const std::string& path, const Work& work) override {
-    Run run;
-    run.operations.assign(1, {""});
-    Recorder recorder;
-    install(&recorder);
-    {
-      Pool pool = Pool::open(path, pool_options());
-      Indexes indexes = open(pool, static_cast<int>(work.seed % 2));
-      Contents model = inspect(pool, indexes);
-      run.expectations.push_back({0, {digest_of(model)}});
-      run.recovered_at = recorder.position();
-      for (uint32_t i = 0; i < 3 + std::min(work.operations, 8U); ++i) {
-        perform(pool, indexes, model, i, work.seed + work.crashes, run, recorder);
-      }
-      run.skipped.emplace_back(recorder.position(), recorder.position() + 1'000'000);
+    ModelRecording recording;
+    Pool pool = Pool::open(path, pool_options());
+    Indexes indexes = open(pool, static_cast<int>(work.seed % 2));
+    recording.begin(inspect(pool, indexes), work);
+    recording.recovered();
+    for (uint32_t i = 0; i < 3 + std::min(work.operations, 8U); ++i) {
+      perform(pool, indexes, i, work.seed + work.crashes, recording);
     }
-    install(nullptr);
-    run.trace = recorder.finish();
-    return run;
+    recording.skip_the_rest();
+    indexes = {};
+    pool.close();
+    return recording.finish();
   }
 
  private:
@@ -144,7 +128,8 @@ class TransactionSubject final : public Subject {
     return model;
   }
 
-  static void carry_out(Pool& pool, Indexes& indexes, Contents& model, uint32_t i, uint64_t seed) {
+  // Whether it was not refused.
+  static bool carry_out(Pool& pool, Indexes& indexes, Contents& model, uint32_t i, uint64_t seed) {
     const std::vector<Write> all = writes(i, seed);
     if (is_single(i, seed)) {
       AnyIndex& index = *indexes[all[0].which];
@@ -168,21 +153,21 @@ class TransactionSubject final : public Subject {
         transaction.commit();
       } catch (const Error& error) {
         if (error.code() != ErrorCode::kPoolFull) throw;
-        return;  // what was applied is taken back
+        return false;  // what was applied is taken back
       }
     }
     model = after(model, i, seed);
+    return true;
   }
 
-  static void perform(Pool& pool, Indexes& indexes, Contents& model, uint32_t i, uint64_t seed,
-                      Run& run, Recorder& recorder) {
-    const Contents next = after(model, i, seed);
-    run.operations[0].push_back(is_single(i, seed) ? "write" : "commit");
-    run.expectations.push_back({recorder.position(), {digest_of(model), digest_of(next)}});
-    begin_operation(operation_type(run.operations[0].back().c_str()), 0);
-    carry_out(pool, indexes, model, i, seed);
-    end_operation();
-    run.expectations.push_back({recorder.position() - 1, {digest_of(model)}});
+  static void perform(Pool& pool, Indexes& indexes, uint32_t i, uint64_t seed,
+                      ModelRecording& recording) {
+    const bool single = is_single(i, seed);
+    const Contents next = after(recording.model(), i, seed);
+    Contents model = recording.model();
+    recording.perform(single ? "write" : "commit", next, recording.open_without_changes(next),
+                      single ? ModelRecording::Comes::kByName : ModelRecording::Comes::kTogether,
+                      [&] { return carry_out(pool, indexes, model, i, seed); });
   }
 
   static Contents inspect(const Pool& pool, const Indexes& indexes) {
@@ -233,7 +218,7 @@ TEST(TransactionCrash, EveryPointOfACommitIsWhole) {
   options.limits.pairs_max = 4;
   options.limits.random = 4;
   for (size_t i = 12; i < 24; ++i) {
-    if (run.operations[0].at(i + 1) != "commit") continue;
+    if (run.operations.back().at(i + 1) != "commit") continue;
     SCOPED_TRACE(i);
     options.begin = run.expectations.at(1 + 2 * i).event;
     options.end = run.expectations.at(2 + 2 * i).event;
@@ -260,7 +245,7 @@ TEST(TransactionCrash, WhatIsFinishedStaysFinished) {
   options.limits.pairs_max = 4;
   options.limits.random = 4;
   for (size_t i = 0; i < 24; i += 6) {
-    if (run.operations[0].at(i + 1) != "commit") continue;
+    if (run.operations.back().at(i + 1) != "commit") continue;
     SCOPED_TRACE(i);
     // Two expectations of each operation, behind that of the beginning.
     options.begin = run.expectations.at(1 + 2 * i).event;

@@ -13,6 +13,10 @@
 //                  Without the hash the slot is as empty as before.
 //   update         one 8-byte store to the value. remove: one to the hash. Flush, fence.
 //   byte strings   index/records.h: the store to the slot's value decides.
+//   first insert   after a crash, to a group of buckets: all of the group, as a process that died may
+//                  have left it in the caches. Flush, fence, before the record is added. Else a
+//                  power failure could bring a key back whose removal is in the caches only, beside
+//                  the record that is added in another bucket.
 //   split          the new segment, the heap's intent and `pending`, fence; the range's directory
 //                  entries and the heap's bitmap, fence; `pending` = 0 and the intent's end, fence.
 //                  The entry in the middle of the range decides, for the heap and for recovery: if
@@ -38,6 +42,8 @@
 // docs/structures/cceh.md says where this differs.
 #pragma once
 
+#include <atomic>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -106,6 +112,7 @@ class Core {
 
  private:
   static constexpr uint32_t kGroupBuckets = 16;
+  static constexpr uint64_t kGroupBytes = kGroupBuckets * sizeof(Bucket);
   static constexpr uint32_t kStripeBitsMax = 10;
 
   enum class Outcome : uint8_t { kDone, kNot, kNoRoom };
@@ -155,6 +162,8 @@ class Core {
   uint32_t last_group(uint64_t hash) const {
     return group_of(geometry_.wrap(geometry_.home_of(hash) + geometry_.probe - 1));
   }
+  // Of settled_, for all of the pool.
+  uint64_t settled_words() const { return pool_.capacity_bytes() / kGroupBytes / 64 + 1; }
   const Directory& directory() const { return *pm::acquire(directory_); }
   static uint64_t index_in(const Directory& directory, uint64_t hash) {
     return hash >> (64 - directory.depth);
@@ -184,6 +193,7 @@ class Core {
 
   // ---- write.cc
   Outcome try_write(const Condition& condition, const Key& key, const Value& value, Entry& seen);
+  void settle(const Segment& segment, uint64_t hash) const;
   void put(const Held& held, HashSlot& slot, const Key& key, const Value& value);
   void replace(const Held& held, HashSlot& slot, const Key& key, const Value& value);
   bool write_once(const Condition& condition, const Key& key, const Value& value);
@@ -217,6 +227,9 @@ class Core {
   Geometry geometry_;
   uint32_t stripe_bits_;
   Stripes stripes_;
+  // By KiB of the pool, a bit: the group of buckets that begins there is durable as it is. Null
+  // unless a process that died may have left something in the caches only.
+  std::unique_ptr<std::atomic<uint64_t>, decltype(&std::free)> settled_{nullptr, &std::free};
   std::atomic<Directory*> directory_;
   std::mutex directory_mutex_;  // of who changes directory entries, or doubles it
   uint64_t recovered_operations_ = 0;

@@ -110,7 +110,10 @@ std::vector<Statistic> Core<Content>::statistics() const {
   });
   StatisticList list;
   list.add("pool_bytes", pool_bytes, "bytes");
-  list.add("dram_bytes", stripes_.dram_bytes() + pm::EpochManager::kDramBytes, "bytes");
+  list.add("dram_bytes",
+           stripes_.dram_bytes() + pm::EpochManager::kDramBytes +
+               (settled_ == nullptr ? 0 : settled_words() * sizeof(uint64_t)),
+           "bytes");
   list.add("recovered_operations", recovered_operations_, "operations");
   list.add("records", records, "records");
   list.add("segments", segments, "segments");

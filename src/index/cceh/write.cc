@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "index/cceh/core.h"
 
@@ -22,6 +24,12 @@ Core<Content>::Core(pm::PoolImpl& pool, Root& root, std::string name, const Vari
       stripe_bits_(std::min(static_cast<uint32_t>(root.initial_depth), kStripeBitsMax)),
       stripes_(uint64_t{groups()} << stripe_bits_),
       directory_(pool.at<Directory>(root.directory)) {
+  if (!Content::kOutOfPlace && pool.may_be_unflushed()) {
+    // Of a large pool this is memory that nobody has touched.
+    void* bits = std::calloc(settled_words(), sizeof(uint64_t));
+    if (bits == nullptr) throw std::bad_alloc();
+    settled_.reset(static_cast<std::atomic<uint64_t>*>(bits));
+  }
   recover();
 }
 
@@ -157,6 +165,38 @@ HashSlot* Core<Content>::find_empty(Segment& segment, uint64_t hash, uint32_t de
   return nullptr;
 }
 
+// Before a key comes to a slot: makes the groups of its buckets durable, each once since the
+// opening. A process that died may have left the removal of the key in the caches only; the slot
+// that it frees is not always the first one that is empty, and a power failure would bring the key
+// back beside the record that is added elsewhere. (Byte strings have intents, by which recovery
+// makes the slot durable.) What others store to the groups meanwhile may be flushed as well: that
+// can happen at any time. The caller holds the stripes of the hash, and with them these groups'.
+template <typename Content>
+void Core<Content>::settle(const Segment& segment, uint64_t hash) const {
+  if (settled_ == nullptr) [[likely]]
+    return;
+  const uint32_t first = first_group(hash);
+  const uint32_t last = last_group(hash);
+  bool any = false;
+  const auto each = [&](const auto& visit) {
+    for (const uint32_t group : {first, last}) {
+      const Bucket& bucket = segment.buckets[group * kGroupBuckets];
+      const uint64_t number = pool_.offset_of(&bucket) / kGroupBytes;
+      visit(bucket, settled_.get()[number / 64], uint64_t{1} << number % 64);
+    }
+  };
+  each([&](const Bucket& bucket, const std::atomic<uint64_t>& word, uint64_t bit) {
+    if ((word.load(std::memory_order_relaxed) & bit) != 0) return;
+    memory_.flush(&bucket, kGroupBytes);
+    any = true;
+  });
+  if (!any) return;
+  memory_.fence();  // what the buckets have, before the key comes to one of them
+  each([](const Bucket&, std::atomic<uint64_t>& word, uint64_t bit) {
+    word.fetch_or(bit, std::memory_order_relaxed);
+  });
+}
+
 template <typename Content>
 void Core<Content>::put(const Held& held, HashSlot& slot, const Key& key, const Value& value) {
   if constexpr (Content::kOutOfPlace) {
@@ -195,6 +235,7 @@ typename Core<Content>::Outcome Core<Content>::try_write(const Condition& condit
   if (!condition.holds_if_absent()) return Outcome::kNot;
   HashSlot* slot = find_empty(segment, key.hash, seen.depth());
   if (slot == nullptr) return Outcome::kNoRoom;
+  settle(segment, key.hash);
   put(held, *slot, key, value);
   return Outcome::kDone;
 }
