@@ -475,7 +475,7 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
       store_(std::move(store)),
       archive_(std::move(archive)),
       stamps_(std::make_unique<std::atomic<uint64_t>[]>(kStamps)),
-      versions_(options.snapshot_bytes) {
+      versions_(std::make_shared<Versions>(options.snapshot_bytes)) {
   const uint64_t page_bytes = root_.page_bytes;
   if (store_) {
     require_own_file();
@@ -519,6 +519,7 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
 }
 
 Engine::~Engine() {
+  lifetime_.end();
   if (background_.joinable()) {
     {
       const std::lock_guard lock(background_mutex_);
@@ -705,8 +706,8 @@ void Engine::run(const std::vector<Commit*>& group) {
     throw;
   }
   // To the end of the entry: LSNs of its records are above its own.
-  versions_.publish(moment_, log_.tail() - 1, change.lsn(),
-                    [&change](const Versions::Keep& keep) { change.take_replaced(keep); });
+  versions_->publish(moment_, log_.tail() - 1, change.lsn(),
+                     [&change](const Versions::Keep& keep) { change.take_replaced(keep); });
   change.finish();
   commits_.fetch_add(carried_out, std::memory_order_relaxed);
   groups_.fetch_add(1, std::memory_order_relaxed);
@@ -987,9 +988,9 @@ std::vector<Statistic> Engine::statistics() {
   list.add("commits", commits_, "commits");
   list.add("commit_groups", groups_, "fences");
   list.add("conflicts", conflicts_, "commits");
-  list.add("snapshots", versions_.moments(), "snapshots");
-  list.add("snapshot_bytes", versions_.bytes(), "bytes");
-  list.add("snapshots_given_up", versions_.given_up(), "snapshots");
+  list.add("snapshots", versions_->moments(), "snapshots");
+  list.add("snapshot_bytes", versions_->bytes(), "bytes");
+  list.add("snapshots_given_up", versions_->given_up(), "snapshots");
   list.add("misses", counters.misses, "pages");
   list.add("promotions", counters.promotions, "pages");
   list.add("evictions", counters.evictions, "pages");

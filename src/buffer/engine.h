@@ -28,6 +28,7 @@
 #include "buffer/btree/tree.h"
 #include "buffer/change.h"
 #include "buffer/layout.h"
+#include "buffer/lifetime.h"
 #include "buffer/log.h"
 #include "buffer/log_file.h"
 #include "buffer/pool.h"
@@ -75,6 +76,7 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
+  Lifetime::Ref lifetime() const { return lifetime_.ref(); }
   BufferPool& buffer() { return *buffer_; }
   const PageFormat& format() const { return format_; }
 
@@ -125,7 +127,7 @@ class Engine {
   uint64_t page_count() const;
 
   // A moment that reads see as long as it lives.
-  std::shared_ptr<Moment> begin_snapshot() { return versions_.begin(moment_); }
+  std::shared_ptr<Moment> begin_snapshot() { return versions_->begin(moment_); }
 
   // `moment`: then; null: now.
   uint64_t find_tree(std::string_view name, const Moment* moment = nullptr);  // its root, or 0
@@ -160,6 +162,7 @@ class Engine {
   uint64_t shorten_log(uint64_t pages);
   void work_in_background();
 
+  Lifetime lifetime_;
   pm::PoolImpl& pool_;
   pm::PoolImpl::Use use_;
   std::string name_;
@@ -174,7 +177,7 @@ class Engine {
   static constexpr uint32_t kStamps = 1 << 16;
   std::unique_ptr<std::atomic<uint64_t>[]> stamps_;
   std::atomic<uint64_t> moment_{0};
-  Versions versions_;
+  std::shared_ptr<Versions> versions_;
   mutable std::mutex made_mutex_;
   std::unordered_map<uint64_t, uint64_t> made_;  // roots of trees, and LSNs
   std::atomic<bool> stopped_{false};             // undoing a commit has failed

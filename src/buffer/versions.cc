@@ -11,10 +11,10 @@
 
 namespace perdure::buffer {
 
-Moment::~Moment() { versions_.end(*this); }
+Moment::~Moment() { versions_->end(*this); }
 
 std::shared_ptr<const PageVersion> Moment::find(uint64_t page) const {
-  return versions_.find(*this, page);
+  return versions_->find(*this, page);
 }
 
 void Moment::require() const {
@@ -23,12 +23,12 @@ void Moment::require() const {
       ErrorCode::kTooOld,
       fmt::format("the snapshot was given up: what pages were before takes more than the {} "
                   "bytes of snapshot_bytes; let go of snapshots sooner, or raise it",
-                  versions_.bytes_max()));
+                  versions_->bytes_max()));
 }
 
 std::shared_ptr<Moment> Versions::begin(const std::atomic<uint64_t>& visible) {
   const std::lock_guard lock(mutex_);
-  auto moment = std::make_shared<Moment>(*this, pm::acquire(visible));
+  auto moment = std::make_shared<Moment>(shared_from_this(), pm::acquire(visible));
   moment->older_ = newest_;
   (newest_ == nullptr ? oldest_ : newest_->newer_) = moment.get();
   newest_ = moment.get();
