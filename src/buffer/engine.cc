@@ -675,7 +675,7 @@ void Engine::run(const std::vector<Commit*>& group) {
   // change.
   require_running();
   make_room();
-  Change change(*buffer_, log_, spare_copies_, store_->capacity());
+  Change change(*buffer_, log_, spare_memory_, store_->capacity());
   uint64_t carried_out = 0;
   try {
     for (Commit* one : group) {
@@ -707,7 +707,7 @@ void Engine::run(const std::vector<Commit*>& group) {
   }
   // To the end of the entry: LSNs of its records are above its own.
   versions_->publish(moment_, log_.tail() - 1, change.lsn(),
-                     [&change](const Versions::Keep& keep) { change.take_replaced(keep); });
+                     [&change](const Versions::Keep& keep) { change.visit_replaced(keep); });
   change.finish();
   commits_.fetch_add(carried_out, std::memory_order_relaxed);
   groups_.fetch_add(1, std::memory_order_relaxed);

@@ -191,7 +191,7 @@ class Engine {
   std::atomic<uint64_t> conflicts_{0};
   std::atomic<uint64_t> groups_{0};
   uint64_t log_limit_ = 0;    // bytes in use; commits wait beyond. Of who commits
-  SpareCopies spare_copies_;  // of who commits
+  SpareMemory spare_memory_;  // of who commits
 
   std::mutex background_mutex_;
   std::condition_variable wake_;

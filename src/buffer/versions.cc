@@ -44,9 +44,9 @@ void Versions::publish(std::atomic<uint64_t>& visible, uint64_t now, uint64_t ls
     pm::publish(visible, uint64_t{now});
     if (newest_ == nullptr) return;
     try {
-      replaced([&](uint64_t page, uint64_t page_lsn, std::string&& before) {
+      replaced([&](uint64_t page, uint64_t page_lsn, const std::function<std::string()>& before) {
         // Nobody needs what came after the newest of them, and was replaced by now.
-        if (page_lsn <= newest_->lsn_) keep(page, page_lsn, lsn, std::move(before));
+        if (page_lsn <= newest_->lsn_) keep(page, page_lsn, lsn, before());
       });
     } catch (const std::bad_alloc&) {
       while (oldest_ != nullptr) give_up_oldest(garbage);

@@ -77,7 +77,8 @@ class Versions : public std::enable_shared_from_this<Versions> {
   // A snapshot of what is visible now.
   std::shared_ptr<Moment> begin(const std::atomic<uint64_t>& visible);
 
-  using Keep = std::function<void(uint64_t page, uint64_t page_lsn, std::string&& before)>;
+  using Keep = std::function<void(uint64_t page, uint64_t page_lsn,
+                                  const std::function<std::string()>& before)>;
   // What the entry at `lsn` has changed, and still holds, becomes visible: `visible` becomes `now`.
   // If there are snapshots, `replaced` is called, and calls its argument for all pages with what
   // they were before. Throws nothing: without memory all snapshots are given up.
