@@ -1,6 +1,7 @@
 #include "buffer/engine.h"
 
 #include <fmt/core.h>
+#include <immintrin.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -610,6 +611,7 @@ void Engine::commit(Commit& request) {
     std::unique_lock lock(queue_mutex_);
     queue_.insert(request.first ? queue_.begin() : queue_.end(), &request);
     if (!leads) {
+      look_for_turn(request, lock);
       turn_.wait(lock, [&] { return request.done || !has_leader_; });
       leads = !request.done;
       if (leads) has_leader_ = true;
@@ -618,7 +620,7 @@ void Engine::commit(Commit& request) {
   if (leads) {
     const std::lock_guard lock(commit_mutex_);
     if (request.done) {
-      give_up_lead();
+      give_up_lead({});
     } else {
       run_group();
     }
@@ -626,18 +628,34 @@ void Engine::commit(Commit& request) {
   if (request.error) std::rethrow_exception(request.error);
 }
 
+// To sleep and be woken takes longer than most commits do: one of those that wait looks for about
+// as long as a commit takes whether its turn has come. `lock` is on queue_mutex_.
+void Engine::look_for_turn(const Commit& request, std::unique_lock<std::mutex>& lock) {
+  constexpr int kLooks = 100;
+  if (one_looks_ || !has_leader_ || log_.is_in_file()) return;
+  one_looks_ = true;
+  lock.unlock();
+  for (int i = 0; i < kLooks && pm::acquire(has_leader_) && !pm::acquire(request.done); ++i) {
+    _mm_pause();
+  }
+  lock.lock();
+  one_looks_ = false;
+}
+
 // There may be two leaders, if one has waited for who held commits back. commit_mutex_ lets one at
 // a time make a group.
-void Engine::give_up_lead() {
+void Engine::give_up_lead(const std::vector<Commit*>& done) {
   {
     const std::lock_guard lock(queue_mutex_);
+    for (Commit* one : done) one->done = true;
     has_leader_ = false;
   }
   turn_.notify_all();
 }
 
 void Engine::run_group() {
-  std::vector<Commit*> group;
+  std::vector<Commit*> group = std::move(group_memory_);
+  group.clear();
   {
     const std::lock_guard lock(queue_mutex_);
     group.swap(queue_);
@@ -661,11 +679,8 @@ void Engine::run_group() {
       for (Commit* one : group) one->error = copy_of_current_error();
     }
   }
-  {
-    const std::lock_guard lock(queue_mutex_);
-    for (Commit* one : group) one->done = true;
-  }
-  give_up_lead();
+  give_up_lead(group);
+  group_memory_ = std::move(group);
 }
 
 // Throws if one of them cannot be carried out; then none of them was.

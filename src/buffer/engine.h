@@ -86,7 +86,7 @@ class Engine {
     uint64_t moment = 0;
     std::function<void(Change&)> work;  // besides
     bool first = false;                 // before those that wait: for who has a HeldCommits
-    bool done = false;
+    std::atomic<bool> done = false;     // `error` is said by then
     std::exception_ptr error;
   };
   // Durable on return. Throws kConflict and what Transaction::commit() does.
@@ -153,8 +153,9 @@ class Engine {
   void format_pages();
   void resize(uint64_t frames);
   void set_moment_to_now();
+  void look_for_turn(const Commit& request, std::unique_lock<std::mutex>& lock);
   void run_group();
-  void give_up_lead();
+  void give_up_lead(const std::vector<Commit*>& done);
   void run(const std::vector<Commit*>& group);
   void carry_out(const Commit& request, Change& change);
   void set_stamps(const Commit& request, const Change& change);
@@ -186,7 +187,9 @@ class Engine {
   std::mutex queue_mutex_;
   std::condition_variable turn_;  // with queue_mutex_
   std::vector<Commit*> queue_;
-  bool has_leader_ = false;  // who makes those in the queue, or is about to
+  bool one_looks_ = false;               // in look_for_turn()
+  std::atomic<bool> has_leader_{false};  // who makes those in the queue, or is about to
+  std::vector<Commit*> group_memory_;    // of who commits
   std::atomic<uint64_t> commits_{0};
   std::atomic<uint64_t> conflicts_{0};
   std::atomic<uint64_t> groups_{0};
