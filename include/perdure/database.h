@@ -19,7 +19,11 @@
 // reads is always of one moment. There are no locks to wait for and no deadlocks. A Snapshot reads
 // one moment for as long as it lives, never has a conflict, and holds nobody up.
 //
-// Any thread may use a Database; a Transaction and its cursors belong to one thread at a time.
+// Any thread may use a Database; a Transaction and its cursors belong to one thread at a time. What
+// refers to a database, tree, transaction or snapshot may outlive it: it can be destroyed or
+// assigned to, and its other calls throw kInvalidArgument, as do those of an object that was moved
+// from. (What a cursor has copied, its key and value, can still be read.) A database may not be
+// closed while another thread is in a call of it.
 // Errors of all calls: kCorrupt (a page is damaged, and the log does not reach back to mend it),
 // kIo (the page file, the log file or the pool's medium failed; once the pool's has, all is kIo
 // until it is opened again; once the log file has, all commits and checkpoints are, and reads go
@@ -96,7 +100,7 @@ struct DatabaseOptions {
       0;
 };
 
-// A tree by name. Copyable; valid as long as its Database.
+// A tree by name. Copyable; valid as long as its Database is open: not after another opening.
 class Tree {
  public:
   const std::string& name() const { return name_; }
@@ -106,12 +110,12 @@ class Tree {
   friend class Snapshot;
   friend class Transaction;
   friend class Cursor;
-  Tree(std::string name, uint64_t root, uint64_t made_at, const buffer::Engine* engine)
-      : name_(std::move(name)), root_(root), made_at_(made_at), engine_(engine) {}
+  Tree(std::string name, uint64_t root, uint64_t made_at, uint64_t opening)
+      : name_(std::move(name)), root_(root), made_at_(made_at), opening_(opening) {}
   std::string name_;
   uint64_t root_;
   uint64_t made_at_;
-  const buffer::Engine* engine_;  // to find out if it is another database's
+  uint64_t opening_;  // its number: to find out if it is another database's
 };
 
 // The records of a tree in the order of keys, as the transaction or snapshot sees them. Sees a
@@ -142,6 +146,7 @@ class Cursor {
   friend class Transaction;
   friend class Snapshot;
   explicit Cursor(std::unique_ptr<buffer::CursorImpl> impl);
+  buffer::CursorImpl& impl() const;
   std::unique_ptr<buffer::CursorImpl> impl_;
 };
 
@@ -182,9 +187,10 @@ class Transaction {
 
  private:
   friend class Database;
-  explicit Transaction(std::unique_ptr<buffer::TransactionImpl> impl);
+  explicit Transaction(std::shared_ptr<buffer::TransactionImpl> impl);
+  buffer::TransactionImpl& impl() const;
   uint64_t root_of(const Tree& tree) const;
-  std::unique_ptr<buffer::TransactionImpl> impl_;
+  std::shared_ptr<buffer::TransactionImpl> impl_;  // its cursors have it, too
 };
 
 // All trees as they were at one moment, to read. Copies are of the same moment, which ends with the
@@ -203,6 +209,7 @@ class Snapshot {
 
  private:
   friend class Database;
+  buffer::SnapshotImpl& impl() const;
   uint64_t root_of(const Tree& tree) const;  // 0: it was not there
   explicit Snapshot(std::shared_ptr<buffer::SnapshotImpl> impl) : impl_(std::move(impl)) {}
   std::shared_ptr<buffer::SnapshotImpl> impl_;
@@ -239,7 +246,7 @@ class Database {
   Database(Database&&) noexcept;
   Database& operator=(Database&&) noexcept;
   // Writes changed pages, so that the next opening has nothing to replay; swallows errors.
-  // Transactions are gone.
+  // Transactions that were not committed are gone.
   ~Database();
 
   // The tree of this name, which is made if it is not there. Durable on return. Errors: kTooLarge
@@ -249,14 +256,14 @@ class Database {
   std::optional<Tree> find_tree(std::string_view name) const;
   std::vector<std::string> trees() const;
 
-  // A transaction, which ends uncommitted unless it is committed. The database must outlive it.
+  // A transaction, which ends uncommitted unless it is committed.
   Transaction begin();
   // Calls `work`, commits, and does both again after kConflict: after some attempts while all other
   // commits wait, so that it ends. `work` may commit or abort by itself, and may throw: then
   // nothing has happened.
   void transact(const std::function<void(Transaction& transaction)>& work);
 
-  // The moment now: with all commits that have returned. The database must outlive it.
+  // The moment now: with all commits that have returned.
   Snapshot snapshot() const;
 
   // Writes changed pages to the page file, and lets the log begin anew. Others go on meanwhile.
@@ -274,6 +281,7 @@ class Database {
 
  private:
   explicit Database(std::unique_ptr<buffer::Engine> engine);
+  buffer::Engine& engine() const;
   std::unique_ptr<buffer::Engine> engine_;
 };
 

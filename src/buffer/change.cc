@@ -12,37 +12,70 @@
 
 namespace perdure::buffer {
 
-std::string SpareCopies::copy_of(const char* page, uint32_t bytes) {
-  std::string copy;
-  if (!spare_.empty()) {
-    copy = std::move(spare_.back());
-    spare_.pop_back();
+HeldPages::Held* HeldPages::find(uint64_t page) {
+  if (pages_.size() <= kFew) {
+    const auto at = std::ranges::find(pages_, page);
+    return at == pages_.end() ? nullptr : &held_[static_cast<size_t>(at - pages_.begin())];
   }
-  copy.assign(page, bytes);
-  return copy;
+  const auto at = index_.find(page);
+  return at == index_.end() ? nullptr : &held_[at->second];
 }
 
-void SpareCopies::keep(std::string copy, uint32_t bytes) {
-  if (copy.capacity() >= bytes && spare_.size() < kSpareMax) spare_.push_back(std::move(copy));
+HeldPages::Held& HeldPages::add(uint64_t page, Frame& frame) {
+  const size_t count = held_.size();
+  if (held_.capacity() == count) held_.reserve(std::max(kFew, 2 * count));
+  if (pages_.capacity() == count) pages_.reserve(std::max(kFew, 2 * count));
+  if (count == kFew) {
+    for (size_t i = 0; i < count; ++i) index_[pages_[i]] = i;
+  }
+  if (count >= kFew) index_[page] = count;
+  pages_.push_back(page);
+  return held_.emplace_back(Held{page, &frame, std::nullopt, 0, false});
 }
 
-std::vector<char> SpareCopies::entry() {
+void HeldPages::clear() {
+  if (held_.capacity() > kKeptMax) {
+    std::vector<Held>().swap(held_);
+    std::vector<uint64_t>().swap(pages_);
+  }
+  held_.clear();
+  pages_.clear();
+  if (!index_.empty()) std::unordered_map<uint64_t, size_t>().swap(index_);
+}
+
+std::string SpareMemory::undo(const PageFormat& format) {
+  std::string memory;
+  if (!undos_.empty()) {
+    memory = std::move(undos_.back());
+    undos_.pop_back();
+    memory.clear();
+  }
+  memory.reserve(PageUndo::memory_bytes(format));
+  return memory;
+}
+
+void SpareMemory::keep(std::string undo) {
+  if (undos_.size() < kUndosMax) undos_.push_back(std::move(undo));
+}
+
+std::vector<char> SpareMemory::entry() {
   std::vector<char> entry = std::move(entry_);
   entry.assign(sizeof(EntryHeader), '\0');
   return entry;
 }
 
-Change::Change(BufferPool& pool, Log& log, SpareCopies& spare, uint64_t pages_max)
+Change::Change(BufferPool& pool, Log& log, SpareMemory& spare, uint64_t pages_max)
     : pool_(pool),
       log_(log),
       spare_(spare),
       pages_max_(pages_max),
       lsn_(log.tail()),
       bytes_max_(log.room()),
-      entry_(spare.entry()) {}
+      entry_(spare.entry()),
+      held_(spare.pages()) {}
 
 Change::~Change() {
-  if (!done_ && !edited_.empty()) {
+  if (!done_ && edited_) {
     try {
       rollback();
     } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the pool has failed, and says so
@@ -53,50 +86,50 @@ Change::~Change() {
 }
 
 void Change::release() {
-  for (auto& [id, page] : edited_) {
-    page.frame->latch.unlock();
-    pool_.unpin(*page.frame);
-    spare_.keep(std::move(page.before), format().page_bytes());
-  }
-  edited_.clear();
-  for (const auto& [id, frame] : read_) pool_.unpin(*frame);
-  read_.clear();
-}
-
-const char* Change::read(uint64_t page) {
-  const auto edited = edited_.find(page);
-  if (edited != edited_.end()) return edited->second.frame->data;
-  const auto [at, fresh] = read_.try_emplace(page, nullptr);
-  if (fresh) {
-    try {
-      at->second = &pool_.pin(page);
-    } catch (...) {
-      read_.erase(at);
-      throw;
+  for (HeldPages::Held& page : held_.all()) {
+    if (page.undo) {
+      page.frame->latch.unlock();
+      spare_.keep(page.undo->take_memory());
     }
+    pool_.unpin(*page.frame);
   }
-  return at->second->data;
+  held_.clear();
 }
 
-Frame& Change::edit(uint64_t page, bool fresh) {
-  const auto found = edited_.find(page);
-  if (found != edited_.end()) return *found->second.frame;
+HeldPages::Held& Change::hold(uint64_t page, bool fresh) {
+  if (HeldPages::Held* const held = held_.find(page)) return *held;
   Frame& frame = fresh ? pool_.pin_new(page) : pool_.pin(page);
-  frame.latch.lock();
+  // What is asked of a node first, side by side: its header, slots, and prefix.
+  for (const uint32_t at : {0U, 64U, 128U, format().page_bytes() - 64}) {
+    __builtin_prefetch(frame.data + at);
+  }
   try {
-    edited_.emplace(page, Edited{&frame, spare_.copy_of(frame.data, format().page_bytes()),
-                                 frame.unsealed, fresh});
+    return held_.add(page, frame);
   } catch (...) {
-    frame.latch.unlock();
     pool_.unpin(frame);
     throw;
   }
-  return frame;
+}
+
+const char* Change::read(uint64_t page) { return hold(page, false).frame->data; }
+
+HeldPages::Held& Change::edit(uint64_t page, bool fresh) {
+  HeldPages::Held& held = hold(page, fresh);
+  if (held.undo) return held;
+  std::string memory = spare_.undo(format());
+  Frame& frame = *held.frame;
+  frame.latch.lock();
+  held.undo.emplace(format(), std::move(memory), frame.data);
+  held.unsealed = frame.unsealed;
+  held.fresh = fresh;
+  edited_ = true;
+  return held;
 }
 
 void Change::apply(uint64_t page, Op op, bool overflow, uint32_t slot, std::string_view key,
                    std::string_view value) {
-  Frame& frame = edit(page);
+  HeldPages::Held& held = edit(page);
+  Frame& frame = *held.frame;
   LogRecord record{};
   record.key = key;
   record.value = value;
@@ -120,7 +153,8 @@ void Change::apply(uint64_t page, Op op, bool overflow, uint32_t slot, std::stri
   key.copy(entry_.data() + at + sizeof header, key.size());  // views of nothing have no address
   value.copy(entry_.data() + at + sizeof header + key.size(), value.size());
   pool_.changed(frame, lsn_,
-                apply_record(format(), frame.data, lsn_ + at, record, pool_.checksums_of(frame)));
+                apply_record(format(), frame.data, lsn_ + at, record, pool_.checksums_of(frame),
+                             &*held.undo));
 }
 
 void Change::insert(uint64_t page, uint32_t slot, std::string_view key, std::string_view value,
@@ -177,16 +211,19 @@ void Change::free(uint64_t page) {
 }
 
 void Change::write() {
-  for (const auto& [id, page] : edited_) pool_.seal(*page.frame);
+  for (const HeldPages::Held& page : held_.all()) {
+    if (page.undo) pool_.seal(*page.frame);
+  }
   log_.append(entry_);
 }
 
 void Change::rollback() {
   done_ = true;
-  for (const auto& [id, page] : edited_) {
+  for (const HeldPages::Held& page : held_.all()) {
+    if (!page.undo) continue;
     // With the checksums that it had, so that a part that is damaged does not look right. A crash
     // may leave lines of this change beside those: they fit only if all are of one or the other.
-    std::memcpy(page.frame->data, page.before.data(), page.before.size());
+    page.undo->restore(page.frame->data);
     page.frame->unsealed = page.unsealed;
     // A page that is new again, and of no interest: clean, so that it never is in the page store.
     if (page.fresh) pm::publish(pool_.recovery_lsn(*page.frame), uint64_t{0});

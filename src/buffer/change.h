@@ -2,22 +2,22 @@
 // of them. Only one thread at a time makes changes.
 //
 // Each change is carried out by the record that the log gets (replay.h), so that what recovery
-// repeats is what was done. Until the entry is durable, rollback() undoes it all: from a copy of
-// each page as it was before its first change, which never leaves this object. (To undo record by
-// record does not do: a page that holds the same records again may have another layout, in which
-// there is no room for them, or not for those that come next.)
+// repeats is what was done. Until the entry is durable, rollback() undoes it all, byte by byte
+// (page_undo.h). (To undo record by record does not do: a page that holds the same records again
+// may have another layout, in which there is no room for them, or not for those that come next.)
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory_resource>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "buffer/log.h"
+#include "buffer/page_undo.h"
 #include "buffer/pool.h"
 
 namespace perdure::buffer {
@@ -36,30 +36,60 @@ struct OverflowBody {
   uint64_t bytes;
 };
 
-// Memory for the copies of pages, and the log entries, that the next changes take: from the heap a
-// page's takes as long as the copy. By one thread at a time.
-class SpareCopies {
+// The pages that a change has pinned. A few are looked through, of many there is an index.
+class HeldPages {
  public:
-  SpareCopies() { spare_.reserve(kSpareMax); }
-  std::string copy_of(const char* page, uint32_t bytes);
+  struct Held {
+    uint64_t page;
+    Frame* frame;
+    std::optional<PageUndo> undo;  // of one that is edited: what it was, held exclusively
+    PartMask unsealed;             // of its checksums then
+    bool fresh;
+  };
+
+  // Null: it is not held. Until another one is added.
+  Held* find(uint64_t page);
+  // Throws std::bad_alloc; then it is not held.
+  Held& add(uint64_t page, Frame& frame);
+  void clear();
+  std::vector<Held>& all() { return held_; }
+  const std::vector<Held>& all() const { return held_; }
+
+ private:
+  static constexpr size_t kFew = 16;
+  static constexpr size_t kKeptMax = 1024;
+  std::vector<Held> held_;
+  std::vector<uint64_t> pages_;  // theirs
+  std::unordered_map<uint64_t, size_t> index_;
+};
+
+// Memory that the next changes take: from the heap it would take as long as what is done with it.
+// By one thread at a time.
+class SpareMemory {
+ public:
+  SpareMemory() { undos_.reserve(kUndosMax); }
+  // For a PageUndo.
+  std::string undo(const PageFormat& format);
   // Takes no memory.
-  void keep(std::string copy, uint32_t bytes);
+  void keep(std::string undo);
   // An empty entry, with room for its header.
   std::vector<char> entry();
   void keep(std::vector<char> entry) {
     if (entry.capacity() <= kEntryBytesMax) entry_ = std::move(entry);
   }
+  HeldPages& pages() { return pages_; }
 
  private:
-  static constexpr size_t kSpareMax = 64;
+  static constexpr size_t kUndosMax = 64;
   static constexpr size_t kEntryBytesMax = size_t{1} << 20;
-  std::vector<std::string> spare_;
+  std::vector<std::string> undos_;
   std::vector<char> entry_;
+  HeldPages pages_;
 };
 
 class Change {
  public:
-  Change(BufferPool& pool, Log& log, SpareCopies& spare, uint64_t pages_max);
+  Change(BufferPool& pool, Log& log, SpareMemory& spare, uint64_t pages_max);
   ~Change();  // releases the pages; what was neither finished nor rolled back is rolled back
   Change(const Change&) = delete;
   Change& operator=(const Change&) = delete;
@@ -100,53 +130,49 @@ class Change {
     release();
   }
   // Calls `visit(page, its LSN before, what it was)` for the pages of trees that were there before
-  // and have changed. Before finish(), once; there is no rollback() then.
+  // and have changed; the last one is a function. Before finish().
   template <typename Visit>
-  void take_replaced(const Visit& visit) {
-    for (auto& [id, page] : edited_) {
-      const PageHeader& before = header_of(page.before.data());
+  void visit_replaced(const Visit& visit) const {
+    for (const HeldPages::Held& page : held_.all()) {
+      if (!page.undo || page.fresh) continue;
+      const PageHeader before = page.undo->header();
       const bool of_tree = before.type == PageType::kNode || before.type == PageType::kOverflow;
       // Touched only: it is as it was.
       const bool changed = header_of(page.frame->data).lsn != before.lsn;
-      if (of_tree && changed && !page.fresh)
-        visit(id, uint64_t{before.lsn}, std::move(page.before));
+      if (!of_tree || !changed) continue;
+      visit(page.page, before.lsn, [&] { return page.undo->before(page.frame->data); });
     }
   }
   template <typename Visit>
   void for_each_edited(Visit visit) const {
-    for (const auto& [id, page] : edited_) visit(id);
+    for (const HeldPages::Held& page : held_.all()) {
+      if (page.undo) visit(page.page);
+    }
   }
-  bool is_empty() const { return edited_.empty(); }
+  bool is_empty() const { return !edited_; }
   // The pages are as before, and no LSN of this change will be given again. Throws kIo if the pool
   // has failed.
   void rollback();
 
  private:
-  struct Edited {
-    Frame* frame;
-    std::string before;  // the whole page
-    PartMask unsealed;   // of its checksums then
-    bool fresh;
-  };
-
-  Frame& edit(uint64_t page, bool fresh = false);
+  // Pins it. Until another page is.
+  HeldPages::Held& hold(uint64_t page, bool fresh);
+  // To change it; as above.
+  HeldPages::Held& edit(uint64_t page, bool fresh = false);
   void apply(uint64_t page, Op op, bool overflow, uint32_t slot, std::string_view key,
              std::string_view value);
   void release();
 
   BufferPool& pool_;
   Log& log_;
-  SpareCopies& spare_;
+  SpareMemory& spare_;
   uint64_t pages_max_;
   uint64_t lsn_;
   uint64_t bytes_max_;
   bool done_ = false;
+  bool edited_ = false;
   std::vector<char> entry_;
-  // What the maps need, for as many pages as most commits have, without the heap.
-  std::array<std::byte, 8192> nodes_;
-  std::pmr::monotonic_buffer_resource memory_{nodes_.data(), nodes_.size()};
-  std::pmr::unordered_map<uint64_t, Edited> edited_{&memory_};
-  std::pmr::unordered_map<uint64_t, Frame*> read_{&memory_};
+  HeldPages& held_;
 };
 
 }  // namespace perdure::buffer

@@ -13,10 +13,26 @@ namespace perdure {
 
 namespace buffer {
 
+namespace {
+
+[[noreturn]] void refuse_moved_from(const char* what) {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("a {} is used that was moved from", what));
+}
+
+void require_database(const Lifetime::Ref& database, const char* what) {
+  if (!database.is_over()) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("a {} is used after its database was closed", what));
+}
+
+}  // namespace
+
 // Where a cursor finds records, a leaf at a time.
 class LeafSource {
  public:
   virtual ~LeafSource() = default;
+  // Throws kInvalidArgument if it has ended, or its database.
+  virtual void require_open() const = 0;
   virtual void read_forward(uint64_t root, std::string_view from, LeafCopy& leaf) = 0;
   virtual void read_backward(uint64_t root, std::string_view below, bool to_end,
                              LeafCopy& leaf) = 0;
@@ -26,13 +42,21 @@ class LeafSource {
 
 class TransactionImpl final : public LeafSource {
  public:
-  explicit TransactionImpl(Engine& engine) : engine_(&engine), moment_(engine.moment()) {}
+  explicit TransactionImpl(Engine& engine)
+      : engine_(&engine), database_(engine.lifetime()), moment_(engine.moment()) {}
 
   // Its commit comes before those that wait; for who has a HeldCommits.
   void go_first() { first_ = true; }
 
-  Engine& engine() const { return *engine_; }
+  uint64_t opening() const { return database_.number(); }
   bool is_open() const { return open_; }
+  void require_open() const override {
+    if (!open_) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "a transaction is used after it was committed or aborted; begin another one");
+    }
+    require_database(database_, "transaction");
+  }
   const WriteMap* writes_of(uint64_t root) const override {
     const auto found = writes_.find(root);
     return found == writes_.end() ? nullptr : &found->second;
@@ -117,6 +141,7 @@ class TransactionImpl final : public LeafSource {
   }
 
   size_t savepoint() {
+    require_open();
     has_savepoints_ = true;
     return undo_.size();
   }
@@ -175,12 +200,6 @@ class TransactionImpl final : public LeafSource {
     return bytes_of(write.first, write.second ? write.second->size() : 0);
   }
 
-  void require_open() const {
-    if (open_) return;
-    throw Error(ErrorCode::kInvalidArgument,
-                "a transaction is used after it was committed or aborted; begin another one");
-  }
-
   // Moves to now, unless what was read has changed since.
   void advance() {
     engine_->require_running();
@@ -191,6 +210,7 @@ class TransactionImpl final : public LeafSource {
   }
 
   Engine* engine_;
+  Lifetime::Ref database_;
   uint64_t moment_;
   bool open_ = true;
   bool first_ = false;
@@ -204,12 +224,19 @@ class TransactionImpl final : public LeafSource {
 // Nothing of it ever changes. A tree that was not there at the moment has root 0, and no records.
 class SnapshotImpl final : public LeafSource {
  public:
-  explicit SnapshotImpl(Engine& engine) : engine_(engine), moment_(engine.begin_snapshot()) {}
+  explicit SnapshotImpl(Engine& engine)
+      : engine_(engine), database_(engine.lifetime()), moment_(engine.begin_snapshot()) {}
 
-  Engine& engine() const { return engine_; }
+  Engine& engine() const {
+    require_open();
+    return engine_;
+  }
+  uint64_t opening() const { return database_.number(); }
   const Moment& moment() const { return *moment_; }
+  void require_open() const override { require_database(database_, "snapshot"); }
 
   bool get(uint64_t root, std::string_view key, std::string& value) const {
+    require_open();
     moment_->require();
     return root != 0 && tree_get(view(), root, key, value);
   }
@@ -224,6 +251,7 @@ class SnapshotImpl final : public LeafSource {
  private:
   View view() const { return {engine_.buffer(), moment_.get()}; }
   bool begin(uint64_t root, LeafCopy& leaf) const {
+    require_open();
     moment_->require();
     if (root == 0) {
       leaf = {};
@@ -233,6 +261,7 @@ class SnapshotImpl final : public LeafSource {
   }
 
   Engine& engine_;
+  Lifetime::Ref database_;
   std::shared_ptr<const Moment> moment_;
 };
 
@@ -266,6 +295,7 @@ class CursorImpl {
   }
 
   bool next() {
+    source_->require_open();
     if (at_ + 1 < leaf_.records.size()) {
       ++at_;
       return true;
@@ -273,6 +303,7 @@ class CursorImpl {
     return forward(std::string(record().key) + '\0');
   }
   bool previous() {
+    source_->require_open();
     if (at_ > 0) {
       --at_;
       return true;
@@ -322,25 +353,41 @@ Cursor::Cursor(Cursor&&) noexcept = default;
 Cursor& Cursor::operator=(Cursor&&) noexcept = default;
 Cursor::~Cursor() = default;
 
-bool Cursor::seek(std::string_view key) { return impl_->forward(std::string(key)); }
-bool Cursor::seek_last() { return impl_->backward({}, true); }
-bool Cursor::seek_below(std::string_view key) { return impl_->backward(std::string(key), false); }
-bool Cursor::next() { return impl_->next(); }
-bool Cursor::previous() { return impl_->previous(); }
-bool Cursor::valid() const { return impl_->valid(); }
-std::string_view Cursor::key() const { return impl_->record().key; }
-std::string_view Cursor::value() const { return impl_->record().value; }
+buffer::CursorImpl& Cursor::impl() const {
+  if (!impl_) buffer::refuse_moved_from("cursor");
+  return *impl_;
+}
 
-Transaction::Transaction(std::unique_ptr<buffer::TransactionImpl> impl) : impl_(std::move(impl)) {}
+bool Cursor::seek(std::string_view key) { return impl().forward(std::string(key)); }
+bool Cursor::seek_last() { return impl().backward({}, true); }
+bool Cursor::seek_below(std::string_view key) { return impl().backward(std::string(key), false); }
+bool Cursor::next() { return impl().next(); }
+bool Cursor::previous() { return impl().previous(); }
+bool Cursor::valid() const { return impl().valid(); }
+std::string_view Cursor::key() const { return impl().record().key; }
+std::string_view Cursor::value() const { return impl().record().value; }
+
+Transaction::Transaction(std::shared_ptr<buffer::TransactionImpl> impl) : impl_(std::move(impl)) {}
 Transaction::Transaction(Transaction&&) noexcept = default;
-Transaction& Transaction::operator=(Transaction&&) noexcept = default;
-Transaction::~Transaction() = default;
+Transaction& Transaction::operator=(Transaction&& other) noexcept {
+  if (this == &other) return *this;
+  if (impl_) impl_->abort();  // cursors may have it
+  impl_ = std::move(other.impl_);
+  return *this;
+}
+Transaction::~Transaction() {
+  if (impl_) impl_->abort();
+}
+
+buffer::TransactionImpl& Transaction::impl() const {
+  if (!impl_) buffer::refuse_moved_from("transaction");
+  return *impl_;
+}
 
 namespace {
 
-void require_own_tree(const std::string& name, const buffer::Engine* of,
-                      const buffer::Engine& engine) {
-  if (of == &engine) return;
+void require_own_tree(const std::string& name, uint64_t of, uint64_t opening) {
+  if (of == opening) return;
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("the tree '{}' belongs to another database, or to one that was closed", name));
@@ -349,77 +396,88 @@ void require_own_tree(const std::string& name, const buffer::Engine* of,
 }  // namespace
 
 uint64_t Transaction::root_of(const Tree& tree) const {
-  require_own_tree(tree.name_, tree.engine_, impl_->engine());
+  require_own_tree(tree.name_, tree.opening_, impl().opening());
   return tree.root_;
 }
 
 std::optional<std::string> Transaction::get(const Tree& tree, std::string_view key) {
   std::string value;
-  if (!impl_->get(root_of(tree), key, value)) return std::nullopt;
+  if (!impl().get(root_of(tree), key, value)) return std::nullopt;
   return value;
 }
 
 Cursor Transaction::cursor(const Tree& tree) {
-  // The transaction lives as long as the cursor.
-  const std::shared_ptr<buffer::LeafSource> source(std::shared_ptr<void>(), impl_.get());
-  return Cursor(std::make_unique<buffer::CursorImpl>(source, root_of(tree)));
+  impl().require_open();
+  return Cursor(std::make_unique<buffer::CursorImpl>(impl_, root_of(tree)));
 }
 
 void Transaction::put(const Tree& tree, std::string_view key, std::string_view value) {
-  impl_->write(root_of(tree), key, value);
+  impl().write(root_of(tree), key, value);
 }
 
 bool Transaction::insert(const Tree& tree, std::string_view key, std::string_view value) {
   std::string there;
-  if (impl_->get(root_of(tree), key, there)) return false;
-  impl_->write(root_of(tree), key, value);
+  if (impl().get(root_of(tree), key, there)) return false;
+  impl().write(root_of(tree), key, value);
   return true;
 }
 
 bool Transaction::erase(const Tree& tree, std::string_view key) {
   std::string there;
-  if (!impl_->get(root_of(tree), key, there)) return false;
-  impl_->write(root_of(tree), key, std::nullopt);
+  if (!impl().get(root_of(tree), key, there)) return false;
+  impl().write(root_of(tree), key, std::nullopt);
   return true;
 }
 
-Transaction::Savepoint Transaction::savepoint() const { return impl_->savepoint(); }
-void Transaction::rollback_to(Savepoint savepoint) { impl_->rollback_to(savepoint); }
-void Transaction::commit() { impl_->commit(); }
-void Transaction::abort() { impl_->abort(); }
+Transaction::Savepoint Transaction::savepoint() const { return impl().savepoint(); }
+void Transaction::rollback_to(Savepoint savepoint) { impl().rollback_to(savepoint); }
+void Transaction::commit() { impl().commit(); }
+void Transaction::abort() { impl().abort(); }
+
+buffer::SnapshotImpl& Snapshot::impl() const {
+  if (!impl_) buffer::refuse_moved_from("snapshot");
+  return *impl_;
+}
 
 uint64_t Snapshot::root_of(const Tree& tree) const {
-  require_own_tree(tree.name_, tree.engine_, impl_->engine());
-  return tree.made_at_ <= impl_->moment().lsn() ? tree.root_ : 0;
+  require_own_tree(tree.name_, tree.opening_, impl().opening());
+  return tree.made_at_ <= impl().moment().lsn() ? tree.root_ : 0;
 }
 
 std::optional<std::string> Snapshot::get(const Tree& tree, std::string_view key) const {
   std::string value;
-  if (!impl_->get(root_of(tree), key, value)) return std::nullopt;
+  if (!impl().get(root_of(tree), key, value)) return std::nullopt;
   return value;
 }
 
 Cursor Snapshot::cursor(const Tree& tree) const {
+  impl().require_open();
   return Cursor(std::make_unique<buffer::CursorImpl>(impl_, root_of(tree)));
 }
 
 std::optional<Tree> Snapshot::find_tree(std::string_view name) const {
-  impl_->moment().require();
-  buffer::Engine& engine = impl_->engine();
-  const uint64_t root = engine.find_tree(name, &impl_->moment());
+  buffer::Engine& engine = impl().engine();
+  impl().moment().require();
+  const uint64_t root = engine.find_tree(name, &impl().moment());
   if (root == 0) return std::nullopt;
-  return Tree(std::string(name), root, engine.made_at(root), &engine);
+  return Tree(std::string(name), root, engine.made_at(root), engine.lifetime().number());
 }
 
 std::vector<std::string> Snapshot::trees() const {
-  impl_->moment().require();
-  return impl_->engine().trees(&impl_->moment());
+  buffer::Engine& engine = impl().engine();
+  impl().moment().require();
+  return engine.trees(&impl().moment());
 }
 
 Database::Database(std::unique_ptr<buffer::Engine> engine) : engine_(std::move(engine)) {}
 Database::Database(Database&&) noexcept = default;
 Database& Database::operator=(Database&&) noexcept = default;
 Database::~Database() = default;
+
+buffer::Engine& Database::engine() const {
+  if (!engine_) buffer::refuse_moved_from("database");
+  return *engine_;
+}
 
 Database Database::create(Pool& pool, const std::string& name, const DatabaseOptions& options) {
   return Database(buffer::Engine::create(pm::impl_of(pool), name, options));
@@ -436,33 +494,34 @@ Database Database::open_or_create(Pool& pool, const std::string& name,
 }
 
 Tree Database::tree(std::string_view name) {
-  const uint64_t root = engine_->make_tree(name);
-  return {std::string(name), root, engine_->made_at(root), engine_.get()};
+  const uint64_t root = engine().make_tree(name);
+  return {std::string(name), root, engine().made_at(root), engine().lifetime().number()};
 }
 
 std::optional<Tree> Database::find_tree(std::string_view name) const {
-  const uint64_t root = engine_->find_tree(name);
+  const uint64_t root = engine().find_tree(name);
   if (root == 0) return std::nullopt;
-  return Tree(std::string(name), root, engine_->made_at(root), engine_.get());
+  return Tree(std::string(name), root, engine().made_at(root), engine().lifetime().number());
 }
 
-std::vector<std::string> Database::trees() const { return engine_->trees(); }
+std::vector<std::string> Database::trees() const { return engine().trees(); }
 
 Transaction Database::begin() {
-  return Transaction(std::make_unique<buffer::TransactionImpl>(*engine_));
+  return Transaction(std::make_shared<buffer::TransactionImpl>(engine()));
 }
 
 void Database::transact(const std::function<void(Transaction&)>& work) {
   constexpr int kAttempts = 8;
   for (int attempt = 0;; ++attempt) {
     std::optional<buffer::Engine::HeldCommits> alone;
-    if (attempt >= kAttempts) alone.emplace(*engine_);
+    if (attempt >= kAttempts) alone.emplace(engine());
     Transaction transaction = begin();
     // Else those that came to wait meanwhile could be a conflict once more.
     if (alone) transaction.impl_->go_first();
     try {
       work(transaction);
-      if (transaction.impl_->is_open()) transaction.commit();
+      // It may also have taken it away.
+      if (transaction.impl_ && transaction.impl_->is_open()) transaction.commit();
       return;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kConflict || alone) throw;
@@ -471,17 +530,17 @@ void Database::transact(const std::function<void(Transaction&)>& work) {
 }
 
 Snapshot Database::snapshot() const {
-  return Snapshot(std::make_shared<buffer::SnapshotImpl>(*engine_));
+  return Snapshot(std::make_shared<buffer::SnapshotImpl>(engine()));
 }
 
-void Database::checkpoint() { engine_->checkpoint(); }
+void Database::checkpoint() { engine().checkpoint(); }
 void Database::recover(const std::function<void(const RecoveryProgress&)>& told) {
-  engine_->recover(told);
+  engine().recover(told);
 }
-RecoveryProgress Database::recovery() const { return engine_->recovery(); }
+RecoveryProgress Database::recovery() const { return engine().recovery(); }
 uint64_t Database::check(const std::function<void(const std::string&)>& report) const {
-  return engine_->check(report);
+  return engine().check(report);
 }
-std::vector<Statistic> Database::statistics() const { return engine_->statistics(); }
+std::vector<Statistic> Database::statistics() const { return engine().statistics(); }
 
 }  // namespace perdure

@@ -1,6 +1,7 @@
 #include "buffer/engine.h"
 
 #include <fmt/core.h>
+#include <immintrin.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -475,7 +476,7 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
       store_(std::move(store)),
       archive_(std::move(archive)),
       stamps_(std::make_unique<std::atomic<uint64_t>[]>(kStamps)),
-      versions_(options.snapshot_bytes) {
+      versions_(std::make_shared<Versions>(options.snapshot_bytes)) {
   const uint64_t page_bytes = root_.page_bytes;
   if (store_) {
     require_own_file();
@@ -519,6 +520,7 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
 }
 
 Engine::~Engine() {
+  lifetime_.end();
   if (background_.joinable()) {
     {
       const std::lock_guard lock(background_mutex_);
@@ -609,6 +611,7 @@ void Engine::commit(Commit& request) {
     std::unique_lock lock(queue_mutex_);
     queue_.insert(request.first ? queue_.begin() : queue_.end(), &request);
     if (!leads) {
+      look_for_turn(request, lock);
       turn_.wait(lock, [&] { return request.done || !has_leader_; });
       leads = !request.done;
       if (leads) has_leader_ = true;
@@ -617,7 +620,7 @@ void Engine::commit(Commit& request) {
   if (leads) {
     const std::lock_guard lock(commit_mutex_);
     if (request.done) {
-      give_up_lead();
+      give_up_lead({});
     } else {
       run_group();
     }
@@ -625,18 +628,34 @@ void Engine::commit(Commit& request) {
   if (request.error) std::rethrow_exception(request.error);
 }
 
+// To sleep and be woken takes longer than most commits do: one of those that wait looks for about
+// as long as a commit takes whether its turn has come. `lock` is on queue_mutex_.
+void Engine::look_for_turn(const Commit& request, std::unique_lock<std::mutex>& lock) {
+  constexpr int kLooks = 100;
+  if (one_looks_ || !has_leader_ || log_.is_in_file()) return;
+  one_looks_ = true;
+  lock.unlock();
+  for (int i = 0; i < kLooks && pm::acquire(has_leader_) && !pm::acquire(request.done); ++i) {
+    _mm_pause();
+  }
+  lock.lock();
+  one_looks_ = false;
+}
+
 // There may be two leaders, if one has waited for who held commits back. commit_mutex_ lets one at
 // a time make a group.
-void Engine::give_up_lead() {
+void Engine::give_up_lead(const std::vector<Commit*>& done) {
   {
     const std::lock_guard lock(queue_mutex_);
+    for (Commit* one : done) one->done = true;
     has_leader_ = false;
   }
   turn_.notify_all();
 }
 
 void Engine::run_group() {
-  std::vector<Commit*> group;
+  std::vector<Commit*> group = std::move(group_memory_);
+  group.clear();
   {
     const std::lock_guard lock(queue_mutex_);
     group.swap(queue_);
@@ -660,11 +679,8 @@ void Engine::run_group() {
       for (Commit* one : group) one->error = copy_of_current_error();
     }
   }
-  {
-    const std::lock_guard lock(queue_mutex_);
-    for (Commit* one : group) one->done = true;
-  }
-  give_up_lead();
+  give_up_lead(group);
+  group_memory_ = std::move(group);
 }
 
 // Throws if one of them cannot be carried out; then none of them was.
@@ -674,7 +690,7 @@ void Engine::run(const std::vector<Commit*>& group) {
   // change.
   require_running();
   make_room();
-  Change change(*buffer_, log_, spare_copies_, store_->capacity());
+  Change change(*buffer_, log_, spare_memory_, store_->capacity());
   uint64_t carried_out = 0;
   try {
     for (Commit* one : group) {
@@ -705,8 +721,8 @@ void Engine::run(const std::vector<Commit*>& group) {
     throw;
   }
   // To the end of the entry: LSNs of its records are above its own.
-  versions_.publish(moment_, log_.tail() - 1, change.lsn(),
-                    [&change](const Versions::Keep& keep) { change.take_replaced(keep); });
+  versions_->publish(moment_, log_.tail() - 1, change.lsn(),
+                     [&change](const Versions::Keep& keep) { change.visit_replaced(keep); });
   change.finish();
   commits_.fetch_add(carried_out, std::memory_order_relaxed);
   groups_.fetch_add(1, std::memory_order_relaxed);
@@ -987,9 +1003,9 @@ std::vector<Statistic> Engine::statistics() {
   list.add("commits", commits_, "commits");
   list.add("commit_groups", groups_, "fences");
   list.add("conflicts", conflicts_, "commits");
-  list.add("snapshots", versions_.moments(), "snapshots");
-  list.add("snapshot_bytes", versions_.bytes(), "bytes");
-  list.add("snapshots_given_up", versions_.given_up(), "snapshots");
+  list.add("snapshots", versions_->moments(), "snapshots");
+  list.add("snapshot_bytes", versions_->bytes(), "bytes");
+  list.add("snapshots_given_up", versions_->given_up(), "snapshots");
   list.add("misses", counters.misses, "pages");
   list.add("promotions", counters.promotions, "pages");
   list.add("evictions", counters.evictions, "pages");

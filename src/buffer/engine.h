@@ -28,6 +28,7 @@
 #include "buffer/btree/tree.h"
 #include "buffer/change.h"
 #include "buffer/layout.h"
+#include "buffer/lifetime.h"
 #include "buffer/log.h"
 #include "buffer/log_file.h"
 #include "buffer/pool.h"
@@ -75,6 +76,7 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
+  Lifetime::Ref lifetime() const { return lifetime_.ref(); }
   BufferPool& buffer() { return *buffer_; }
   const PageFormat& format() const { return format_; }
 
@@ -84,7 +86,7 @@ class Engine {
     uint64_t moment = 0;
     std::function<void(Change&)> work;  // besides
     bool first = false;                 // before those that wait: for who has a HeldCommits
-    bool done = false;
+    std::atomic<bool> done = false;     // `error` is said by then
     std::exception_ptr error;
   };
   // Durable on return. Throws kConflict and what Transaction::commit() does.
@@ -125,7 +127,7 @@ class Engine {
   uint64_t page_count() const;
 
   // A moment that reads see as long as it lives.
-  std::shared_ptr<Moment> begin_snapshot() { return versions_.begin(moment_); }
+  std::shared_ptr<Moment> begin_snapshot() { return versions_->begin(moment_); }
 
   // `moment`: then; null: now.
   uint64_t find_tree(std::string_view name, const Moment* moment = nullptr);  // its root, or 0
@@ -151,8 +153,9 @@ class Engine {
   void format_pages();
   void resize(uint64_t frames);
   void set_moment_to_now();
+  void look_for_turn(const Commit& request, std::unique_lock<std::mutex>& lock);
   void run_group();
-  void give_up_lead();
+  void give_up_lead(const std::vector<Commit*>& done);
   void run(const std::vector<Commit*>& group);
   void carry_out(const Commit& request, Change& change);
   void set_stamps(const Commit& request, const Change& change);
@@ -160,6 +163,7 @@ class Engine {
   uint64_t shorten_log(uint64_t pages);
   void work_in_background();
 
+  Lifetime lifetime_;
   pm::PoolImpl& pool_;
   pm::PoolImpl::Use use_;
   std::string name_;
@@ -174,7 +178,7 @@ class Engine {
   static constexpr uint32_t kStamps = 1 << 16;
   std::unique_ptr<std::atomic<uint64_t>[]> stamps_;
   std::atomic<uint64_t> moment_{0};
-  Versions versions_;
+  std::shared_ptr<Versions> versions_;
   mutable std::mutex made_mutex_;
   std::unordered_map<uint64_t, uint64_t> made_;  // roots of trees, and LSNs
   std::atomic<bool> stopped_{false};             // undoing a commit has failed
@@ -183,12 +187,14 @@ class Engine {
   std::mutex queue_mutex_;
   std::condition_variable turn_;  // with queue_mutex_
   std::vector<Commit*> queue_;
-  bool has_leader_ = false;  // who makes those in the queue, or is about to
+  bool one_looks_ = false;               // in look_for_turn()
+  std::atomic<bool> has_leader_{false};  // who makes those in the queue, or is about to
+  std::vector<Commit*> group_memory_;    // of who commits
   std::atomic<uint64_t> commits_{0};
   std::atomic<uint64_t> conflicts_{0};
   std::atomic<uint64_t> groups_{0};
   uint64_t log_limit_ = 0;    // bytes in use; commits wait beyond. Of who commits
-  SpareCopies spare_copies_;  // of who commits
+  SpareMemory spare_memory_;  // of who commits
 
   std::mutex background_mutex_;
   std::condition_variable wake_;

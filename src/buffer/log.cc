@@ -1,6 +1,7 @@
 #include "buffer/log.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "buffer/layout.h"
@@ -162,8 +163,7 @@ void Log::require_lsns() const {
               "database, and load it into a new one");
 }
 
-void Log::write(std::vector<char>& entry, EntryKind kind, uint64_t lsn) {
-  entry.resize((entry.size() + kAlign - 1) / kAlign * kAlign, '\0');
+void Log::write(std::span<char> entry, EntryKind kind, uint64_t lsn) {
   auto* header = reinterpret_cast<EntryHeader*>(entry.data());
   header->lsn = lsn;
   header->bytes = static_cast<uint32_t>(entry.size());
@@ -201,10 +201,14 @@ void Log::fence() {
   memory_.persist(end_, sizeof *end_);
 }
 
-void Log::append(std::vector<char>& entry) { write(entry, EntryKind::kCommit, tail()); }
+void Log::append(std::vector<char>& entry) {
+  entry.resize((entry.size() + kAlign - 1) / kAlign * kAlign, '\0');
+  write(entry, EntryKind::kCommit, tail());
+}
 
 void Log::mark() {
-  std::vector<char> entry(sizeof(EntryHeader), '\0');
+  // Without memory: a commit that found none ends with a mark, or commits would stop.
+  alignas(kAlign) std::array<char, kMarkBytes> entry{};
   write(entry, EntryKind::kMark, tail() + bytes_);
   // Before anything that bears a later LSN may reach PM: else the next opening would end the log
   // before the mark, and give those LSNs a second time.

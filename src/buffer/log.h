@@ -30,6 +30,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -113,7 +114,7 @@ class Log {
   // only. Durable on return, before a page with such an LSN may be: else a power failure would
   // leave pages that no log can mend. Nothing else writes to the log meanwhile.
   void make_durable();
-  // Ends what was: LSNs up to here will not be given again. Durable on return.
+  // Ends what was: LSNs up to here will not be given again. Durable on return. Takes no memory.
   void mark();
 
   // The LSN that the next entry will have.
@@ -167,7 +168,8 @@ class Log {
   // The entry that follows what ends at `lsn`: there, or a mark further on.
   Found next_entry(uint64_t lsn, Others others, std::vector<char>& copy) const;
   void copy_out(uint64_t lsn, char* to, uint64_t bytes) const;
-  void write(std::vector<char>& entry, EntryKind kind, uint64_t lsn);
+  // Whole lines.
+  void write(std::span<char> entry, EntryKind kind, uint64_t lsn);
   void put(uint64_t at, const char* from, uint64_t bytes);
   void judge_file(uint64_t head, uint64_t used);
 

@@ -8,6 +8,8 @@
 #include <bit>
 #include <cstring>
 
+#include "buffer/page_undo.h"
+
 namespace perdure::buffer {
 
 namespace {
@@ -177,8 +179,15 @@ bool PageFormat::is_sound(const char* page, uint64_t id) const {
   return true;
 }
 
+void PageEdit::will_change_all() {
+  if (undo_ != nullptr) undo_->keep_all(page_);
+  touched_ = format_.all_parts();
+  keeps_ = false;
+}
+
 void PageEdit::will_change(uint32_t offset, uint32_t bytes) {
   if (bytes == 0) return;
+  if (undo_ != nullptr) undo_->keep(page_, offset, bytes);
   touched_ |= format_.parts_of(offset, bytes);
   const uint32_t part_bytes = format_.part_bytes_;
   for (const uint32_t end = offset + bytes; keeps_ && offset < end;) {

@@ -52,6 +52,8 @@ uint32_t crc32c_portable(uint32_t crc, const void* data, size_t bytes);
 uint32_t crc32c_shift(uint32_t difference, uint32_t bytes);
 uint32_t crc32c_shift_portable(uint32_t difference, uint32_t bytes);
 
+class PageUndo;
+
 // The parts of a page that were changed since their checksums were computed: a bit for each.
 using PartMask = uint32_t;
 
@@ -122,14 +124,12 @@ enum class Checksums : uint8_t {
 // left to be computed, the page would look right while that part's lines are still the old ones.
 class PageEdit {
  public:
-  PageEdit(const PageFormat& format, char* page, Checksums checksums)
-      : format_(format), page_(page), keeps_(checksums == Checksums::kNow) {}
+  // `undo`, if it is not null, gets what the bytes were.
+  PageEdit(const PageFormat& format, char* page, Checksums checksums, PageUndo* undo = nullptr)
+      : format_(format), page_(page), undo_(undo), keeps_(checksums == Checksums::kNow) {}
 
   void will_change(uint32_t offset, uint32_t bytes);
-  void will_change_all() {
-    touched_ = format_.all_parts();
-    keeps_ = false;
-  }
+  void will_change_all();
   // What was told since the last one has been changed.
   void end_step();
   // The whole change is done, and makes this the page's id and LSN. Returns the parts whose
@@ -149,6 +149,7 @@ class PageEdit {
 
   const PageFormat& format_;
   char* page_;
+  PageUndo* undo_;
   bool keeps_;
   PartMask touched_ = 0;
   uint32_t begun_ = 0;  // ranges of steps that have ended

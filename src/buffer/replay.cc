@@ -75,8 +75,8 @@ bool is_well_formed(const PageFormat& format, const char* page) {
 }
 
 PartMask apply_record(const PageFormat& format, char* page, uint64_t lsn, const LogRecord& record,
-                      Checksums checksums) {
-  PageEdit edit(format, page, checksums);
+                      Checksums checksums, PageUndo* undo) {
+  PageEdit edit(format, page, checksums, undo);
   switch (record.op()) {
     case Op::kImage:
       apply_image(format, page, edit, record);

@@ -11,10 +11,10 @@
 
 namespace perdure::buffer {
 
-Moment::~Moment() { versions_.end(*this); }
+Moment::~Moment() { versions_->end(*this); }
 
 std::shared_ptr<const PageVersion> Moment::find(uint64_t page) const {
-  return versions_.find(*this, page);
+  return versions_->find(*this, page);
 }
 
 void Moment::require() const {
@@ -23,12 +23,12 @@ void Moment::require() const {
       ErrorCode::kTooOld,
       fmt::format("the snapshot was given up: what pages were before takes more than the {} "
                   "bytes of snapshot_bytes; let go of snapshots sooner, or raise it",
-                  versions_.bytes_max()));
+                  versions_->bytes_max()));
 }
 
 std::shared_ptr<Moment> Versions::begin(const std::atomic<uint64_t>& visible) {
   const std::lock_guard lock(mutex_);
-  auto moment = std::make_shared<Moment>(*this, pm::acquire(visible));
+  auto moment = std::make_shared<Moment>(shared_from_this(), pm::acquire(visible));
   moment->older_ = newest_;
   (newest_ == nullptr ? oldest_ : newest_->newer_) = moment.get();
   newest_ = moment.get();
@@ -44,9 +44,9 @@ void Versions::publish(std::atomic<uint64_t>& visible, uint64_t now, uint64_t ls
     pm::publish(visible, uint64_t{now});
     if (newest_ == nullptr) return;
     try {
-      replaced([&](uint64_t page, uint64_t page_lsn, std::string&& before) {
+      replaced([&](uint64_t page, uint64_t page_lsn, const std::function<std::string()>& before) {
         // Nobody needs what came after the newest of them, and was replaced by now.
-        if (page_lsn <= newest_->lsn_) keep(page, page_lsn, lsn, std::move(before));
+        if (page_lsn <= newest_->lsn_) keep(page, page_lsn, lsn, before());
       });
     } catch (const std::bad_alloc&) {
       while (oldest_ != nullptr) give_up_oldest(garbage);

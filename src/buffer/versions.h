@@ -25,6 +25,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace perdure::buffer {
@@ -42,7 +43,8 @@ class Versions;
 // The moment of a snapshot, which ends with this object. Thread-safe.
 class Moment {
  public:
-  Moment(Versions& versions, uint64_t lsn) : versions_(versions), lsn_(lsn) {}
+  Moment(std::shared_ptr<Versions> versions, uint64_t lsn)
+      : versions_(std::move(versions)), lsn_(lsn) {}
   ~Moment();
   Moment(const Moment&) = delete;
   Moment& operator=(const Moment&) = delete;
@@ -55,7 +57,7 @@ class Moment {
 
  private:
   friend class Versions;
-  Versions& versions_;
+  std::shared_ptr<Versions> versions_;  // which may outlive the database so
   uint64_t lsn_;
   std::atomic<bool> given_up_{false};
   // Under Versions::mutex_.
@@ -64,7 +66,8 @@ class Moment {
   Moment* newer_ = nullptr;
 };
 
-class Versions {
+// Held by shared pointers: moments keep it.
+class Versions : public std::enable_shared_from_this<Versions> {
  public:
   // Of more than `bytes_max` the oldest moments are given up.
   explicit Versions(uint64_t bytes_max) : bytes_max_(bytes_max) {}
@@ -74,7 +77,8 @@ class Versions {
   // A snapshot of what is visible now.
   std::shared_ptr<Moment> begin(const std::atomic<uint64_t>& visible);
 
-  using Keep = std::function<void(uint64_t page, uint64_t page_lsn, std::string&& before)>;
+  using Keep = std::function<void(uint64_t page, uint64_t page_lsn,
+                                  const std::function<std::string()>& before)>;
   // What the entry at `lsn` has changed, and still holds, becomes visible: `visible` becomes `now`.
   // If there are snapshots, `replaced` is called, and calls its argument for all pages with what
   // they were before. Throws nothing: without memory all snapshots are given up.

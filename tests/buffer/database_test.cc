@@ -16,6 +16,7 @@
 #include "buffer/layout.h"
 #include "buffer/log.h"
 #include "buffer/page.h"
+#include "buffer/page_undo.h"
 #include "buffer/replay.h"
 #include "pm/layout.h"
 #include "support/data.h"
@@ -974,6 +975,43 @@ TEST(PageChecksums, KeptAreThoseThatAreComputed) {
         ASSERT_TRUE(change_both(record)) << key;
       }
     }
+  }
+}
+
+// However often the same bytes are changed, and whether few of them are or more than half of the
+// page: what was there is there again, in no more memory than there was at the begin.
+TEST(PageUndo, PutsBackWhatChangesHaveMade) {
+  Random random{base_seed()};
+  for (const uint32_t page_bytes : {4096U, 16384U}) {
+    const buffer::PageFormat format(page_bytes, 8);
+    std::string memory;
+    uint64_t wholes = 0;
+    constexpr uint64_t kRounds = 200;
+    for (uint64_t round = 0; round < kRounds; ++round) {
+      std::vector<char> page = node_page(format, "key", page_bytes / 128);
+      format.seal(page.data(), format.all_parts());
+      const std::vector<char> before = page;
+      memory.clear();
+      memory.reserve(buffer::PageUndo::memory_bytes(format));
+      const char* const place = memory.data();
+      buffer::PageUndo undo(format, std::move(memory), page.data());
+      const auto checksums = round % 2 == 0 ? buffer::Checksums::kNow : buffer::Checksums::kLater;
+      for (uint64_t i = random.below(20) + 1; i > 0; --i) {
+        std::array<std::string, 2> texts;
+        const buffer::LogRecord record = some_change(format, page, random, texts);
+        format.seal(page.data(),
+                    buffer::apply_record(format, page.data(), 100 + i, record, checksums, &undo));
+      }
+      ASSERT_NE(page, before);
+      ASSERT_EQ(undo.header().lsn, buffer::header_of(before.data()).lsn);
+      ASSERT_EQ(undo.before(page.data()), std::string(before.data(), before.size()));
+      undo.restore(page.data());
+      ASSERT_EQ(page, before);
+      memory = undo.take_memory();
+      ASSERT_EQ(memory.data(), place);
+      if (memory.size() >= page_bytes) ++wholes;
+    }
+    EXPECT_TRUE(wholes > 0 && wholes < kRounds) << wholes;
   }
 }
 

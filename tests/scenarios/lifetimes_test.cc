@@ -2,6 +2,7 @@
 // typed indexes: reading goes on, writing is an error, and nothing is lost.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -177,6 +178,156 @@ TEST_F(LifetimesTest, OfADatabaseItsTransactionsAndItsCursors) {
   bank = Database::open(pool, "bank", options);
   EXPECT_EQ(bank->begin().get(bank->tree("accounts"), "alice"), "100");
 }
+
+// What refers to a database that is closed, to a transaction that has ended, or to nothing any
+// more: words, and no wild access.
+class DatabaseLifetimesTest : public LifetimesTest {
+ protected:
+  DatabaseLifetimesTest() {
+    bank_ = Database::create(*pool_, "bank", options());
+    accounts_ = bank_->tree("accounts");
+    bank_->transact([&](Transaction& writing) {
+      for (int i = 0; i < 1000; ++i) writing.put(*accounts_, "account" + std::to_string(i), "100");
+    });
+  }
+  DatabaseOptions options() const { return {.page_file = dir_.file("a.pages")}; }
+  static void expect_refused(const std::string& why, const std::function<void()>& call) {
+    EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, why, call));
+  }
+  void expect_refused(const std::string& why, Transaction& one, bool even_abort = true) const {
+    expect_refused(why, [&] { one.get(*accounts_, "account1"); });
+    expect_refused(why, [&] { one.cursor(*accounts_); });
+    expect_refused(why, [&] { one.put(*accounts_, "account1", "1"); });
+    expect_refused(why, [&] { one.insert(*accounts_, "account1", "1"); });
+    expect_refused(why, [&] { one.erase(*accounts_, "account1"); });
+    expect_refused(why, [&] { one.savepoint(); });
+    expect_refused(why, [&] { one.rollback_to(0); });
+    expect_refused(why, [&] { one.commit(); });
+    if (even_abort) expect_refused(why, [&] { one.abort(); });
+  }
+  static void expect_refused(const std::string& why, Cursor& cursor) {
+    expect_refused(why, [&] { cursor.seek("account1"); });
+    expect_refused(why, [&] { cursor.seek_first(); });
+    expect_refused(why, [&] { cursor.seek_last(); });
+    expect_refused(why, [&] { cursor.seek_below("account2"); });
+    expect_refused(why, [&] { cursor.next(); });
+    expect_refused(why, [&] { cursor.previous(); });
+  }
+  void expect_refused(const std::string& why, const Snapshot& snapshot) const {
+    expect_refused(why, [&] { (void)snapshot.get(*accounts_, "account1"); });
+    expect_refused(why, [&] { (void)snapshot.cursor(*accounts_); });
+    expect_refused(why, [&] { (void)snapshot.find_tree("accounts"); });
+    expect_refused(why, [&] { (void)snapshot.trees(); });
+  }
+
+  std::optional<Database> bank_;
+  std::optional<Tree> accounts_;
+};
+
+TEST_F(DatabaseLifetimesTest, OfADatabaseThatIsClosed) {
+  for (const bool assign_over : {false, true}) {
+    Transaction reading = bank_->begin();
+    EXPECT_EQ(reading.get(*accounts_, "account1"), "100");
+    Transaction writing = bank_->begin();
+    writing.put(*accounts_, "account1", "1");
+    Cursor cursor = reading.cursor(*accounts_);
+    Cursor fresh = writing.cursor(*accounts_);
+    ASSERT_TRUE(cursor.seek("account5"));
+    Snapshot snapshot = bank_->snapshot();
+    Cursor of_snapshot = snapshot.cursor(*accounts_);
+    ASSERT_TRUE(of_snapshot.seek_last());
+    // The snapshot has a version of its own.
+    bank_->transact([&](Transaction& other) { other.put(*accounts_, "account1", "100"); });
+    if (assign_over) {
+      DatabaseOptions others{.page_file = dir_.file("b.pages"), .pm_frames = false};
+      others.log_bytes = uint64_t{1} << 20;
+      *bank_ = Database::create(*pool_, "another", others);
+    } else {
+      bank_.reset();
+    }
+    const std::string why = "its database was closed";
+    expect_refused(why, reading, false);
+    expect_refused(why, writing, false);
+    expect_refused(why, cursor);
+    expect_refused(why, fresh);
+    expect_refused(why, of_snapshot);
+    expect_refused(why, snapshot);
+    EXPECT_EQ(cursor.key(), "account5");
+    EXPECT_EQ(of_snapshot.value(), "100");
+    writing.abort();
+    // A tree of another opening, whatever memory that has got.
+    bank_.reset();
+    bank_ = Database::open(*pool_, "bank", options());
+    Transaction later = bank_->begin();
+    expect_refused("was closed", [&] { later.get(*accounts_, "account1"); });
+    expect_refused("was closed", [&] { (void)bank_->snapshot().get(*accounts_, "account1"); });
+    accounts_ = bank_->find_tree("accounts");
+    EXPECT_EQ(later.get(*accounts_, "account1"), "100");
+    expect_refused("was closed", [&] { reading.get(*accounts_, "account1"); });
+  }
+}
+
+TEST_F(DatabaseLifetimesTest, OfATransactionThatHasEnded) {
+  const std::string why = "after it was committed or aborted";
+  for (int way = 0; way < 4; ++way) {
+    SCOPED_TRACE(way);
+    std::optional<Transaction> one = bank_->begin();
+    one->put(*accounts_, "account1", "1");
+    Cursor cursor = one->cursor(*accounts_);
+    ASSERT_TRUE(cursor.seek("account1"));
+    if (way == 0) one->commit();
+    if (way == 1) one->abort();
+    if (way == 2) one.reset();
+    if (way == 3) *one = bank_->begin();
+    expect_refused(why, cursor);
+    EXPECT_EQ(cursor.value(), "1");
+    if (way < 2) expect_refused(why, *one, false);
+    EXPECT_EQ(bank_->begin().get(*accounts_, "account1"), way == 0 ? "1" : "100");
+    bank_->transact([&](Transaction& other) { other.put(*accounts_, "account1", "100"); });
+  }
+}
+
+// NOLINTBEGIN(bugprone-use-after-move): what this is about
+TEST_F(DatabaseLifetimesTest, OfObjectsThatWereMovedFrom) {
+  const std::string why = "moved from";
+  Transaction one = bank_->begin();
+  Cursor cursor = one.cursor(*accounts_);
+  Transaction other = std::move(one);
+  expect_refused(why, one);
+  ASSERT_TRUE(cursor.seek("account1"));  // it is the other's now
+  Cursor last = std::move(cursor);
+  expect_refused(why, cursor);
+  expect_refused(why, [&] { (void)cursor.valid(); });
+  expect_refused(why, [&] { (void)cursor.key(); });
+  expect_refused(why, [&] { (void)cursor.value(); });
+  EXPECT_EQ(last.key(), "account1");
+  Snapshot snapshot = bank_->snapshot();
+  const Snapshot moved = std::move(snapshot);
+  expect_refused(why, snapshot);
+  const Snapshot copy = snapshot;
+  expect_refused(why, copy);
+  EXPECT_EQ(moved.get(*accounts_, "account1"), "100");
+  // By who is called with it.
+  bank_->transact([&](Transaction& taken) { one = std::move(taken); });
+  one.put(*accounts_, "account1", "1");
+  one.commit();
+  Database bank = std::move(*bank_);
+  EXPECT_EQ(other.get(*accounts_, "account2"), "100");
+  expect_refused(why, [&] { bank_->tree("accounts"); });
+  expect_refused(why, [&] { (void)bank_->find_tree("accounts"); });
+  expect_refused(why, [&] { (void)bank_->trees(); });
+  expect_refused(why, [&] { bank_->begin(); });
+  expect_refused(why, [&] { bank_->transact([](Transaction&) {}); });
+  expect_refused(why, [&] { (void)bank_->snapshot(); });
+  expect_refused(why, [&] { bank_->checkpoint(); });
+  expect_refused(why, [&] { bank_->recover(); });
+  expect_refused(why, [&] { (void)bank_->recovery(); });
+  expect_refused(why, [&] { (void)bank_->check([](const std::string&) {}); });
+  expect_refused(why, [&] { (void)bank_->statistics(); });
+  *bank_ = std::move(bank);
+  EXPECT_EQ(bank_->begin().get(*accounts_, "account1"), "1");
+}
+// NOLINTEND(bugprone-use-after-move)
 
 TEST_F(LifetimesTest, OfFilesTheirReadersAndTheirWriters) {
   std::optional<Files> files = Files::create(*pool_, "files");

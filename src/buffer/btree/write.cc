@@ -45,6 +45,7 @@ uint64_t TreeWriter::create(Change& change) {
 
 std::vector<TreeWriter::Step> TreeWriter::descend(std::string_view key) const {
   std::vector<Step> path;
+  path.reserve(8);
   int level = kAnyLevel;
   for (uint64_t page = root_;; --level) {
     const Node here = node(page, level);
@@ -59,27 +60,26 @@ std::vector<TreeWriter::Step> TreeWriter::descend(std::string_view key) const {
 void TreeWriter::put(std::string_view key, std::string_view value) {
   std::vector<Step> path = descend(key);
   const uint64_t leaf = path.back().page;
-  NodeContent::Record record{std::string(key), std::string(value), 0};
-  if (key.size() + value.size() > inline_bytes_max(change_.format())) {
-    record.value = write_overflow(value);
-    record.flags = kSlotOverflow;
-  }
+  const bool overflows = key.size() + value.size() > inline_bytes_max(change_.format());
+  const std::string reference = overflows ? write_overflow(value) : std::string();
+  if (overflows) value = reference;
   const Node here = node(leaf);
   bool found = false;
   const uint32_t slot = here.lower_bound(key, found);
   if (found) {
-    const std::string old(here.value(slot));
-    const bool overflow = (here.flags(slot) & kSlotOverflow) != 0;
-    const bool fits = here.free_bytes() + old.size() >= record.value.size();
+    const bool overflowed = (here.flags(slot) & kSlotOverflow) != 0;
+    const std::string old(overflowed ? here.value(slot) : "");
+    const bool fits = here.free_bytes() + here.value(slot).size() >= value.size();
     if (fits) {
-      change_.replace(leaf, slot, record.value, record.flags != 0);
+      change_.replace(leaf, slot, value, overflows);
     } else {
       change_.erase(leaf, slot);
     }
-    if (overflow) free_overflow(old);
+    if (overflowed) free_overflow(old);
     if (fits) return;
   }
-  put_record(path, path.size() - 1, std::move(record));
+  const uint16_t flags = overflows ? kSlotOverflow : 0;
+  put_record(path, path.size() - 1, {std::string(key), std::string(value), flags});
 }
 
 void TreeWriter::put_record(std::vector<Step>& path, size_t depth, NodeContent::Record record) {
