@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 
 #include "server/acl.h"
 #include "server/command_error.h"
@@ -260,24 +261,27 @@ std::string_view Call::key(size_t i, std::string& buffer) const {
   return Keyspace::raw_key(session.database, arguments[i], buffer);
 }
 
-int64_t integer_of(std::string_view text) {
+// As Redis has them: zeros in front make it none.
+static std::optional<int64_t> parse_integer(std::string_view text) {
+  const size_t sign = text.starts_with('-') ? 1 : 0;
+  if (text.substr(sign).starts_with('0') && text != "0") return {};
   int64_t value = 0;
-  const char* begin = text.data();
-  const char* end = begin + text.size();
-  const auto [rest, error] = std::from_chars(begin, end, value);
-  if (error != std::errc() || rest != end) {
-    throw CommandError("ERR value is not an integer or out of range");
-  }
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || rest != end) return {};
   return value;
 }
 
+int64_t integer_of(std::string_view text) {
+  const std::optional<int64_t> value = parse_integer(text);
+  if (!value) throw CommandError("ERR value is not an integer or out of range");
+  return *value;
+}
+
 uint64_t count_of(std::string_view text) {
-  int64_t count = -1;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), count);
-  if (error != std::errc() || rest != text.data() + text.size() || count < 0) {
-    throw CommandError("ERR value is out of range, must be positive");
-  }
-  return static_cast<uint64_t>(count);
+  const std::optional<int64_t> count = parse_integer(text);
+  if (!count || *count < 0) throw CommandError("ERR value is out of range, must be positive");
+  return static_cast<uint64_t>(*count);
 }
 
 template <typename Real>

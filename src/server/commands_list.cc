@@ -51,6 +51,34 @@ class List : public Opened {
       return key.starts_with(prefix) && visit(value) && --left > 0;
     });
   }
+  // Where the value stands among the first, or last, `far` elements, one after the other, until
+  // `hit` returns false.
+  using Hit = std::function<bool(uint64_t at)>;
+  void find_all(std::string_view wanted, uint64_t far, const Hit& hit) {
+    uint64_t next = 0;
+    visit(0, far, [&](std::string_view value) {
+      const uint64_t at = next++;
+      return value != wanted || hit(at);
+    });
+  }
+  void find_all_back(std::string_view wanted, uint64_t far, const Hit& hit) {
+    constexpr uint64_t kPiece = 256;
+    std::vector<uint64_t> found;
+    for (uint64_t end = count(), left = far; left > 0;) {
+      const uint64_t begin = end - std::min(kPiece, left);
+      found.clear();
+      uint64_t next = begin;
+      visit(begin, end, [&](std::string_view value) {
+        if (value == wanted) found.push_back(next);
+        return ++next, true;
+      });
+      for (; !found.empty(); found.pop_back()) {
+        if (!hit(found.back())) return;
+      }
+      left -= end - begin;
+      end = begin;
+    }
+  }
   // An index as commands give it; below 0 from the end. May be outside.
   int64_t place(int64_t index) const {
     return index < 0 ? index + static_cast<int64_t>(count()) : index;
@@ -246,26 +274,23 @@ void run_lpos(Call& call) {
   }
   if (call.size() % 2 == 0) throw_syntax();
   List list(call, 1);
+  const uint64_t far =
+      length > 0 ? std::min(static_cast<uint64_t>(length), list.count()) : list.count();
+  const uint64_t most = wanted < 0 ? 1 : wanted == 0 ? UINT64_MAX : static_cast<uint64_t>(wanted);
+  auto skip = static_cast<uint64_t>(std::abs(rank)) - 1;
   std::vector<uint64_t> hits;
-  uint64_t at = 0;
-  list.visit(0, list.count(), [&](std::string_view value) {
-    if (value == call[2]) hits.push_back(at);
-    ++at;
-    return true;
-  });
-  if (rank < 0) std::ranges::reverse(hits);
-  if (length > 0) {
-    const auto far = static_cast<uint64_t>(length);
-    std::erase_if(hits,
-                  [&](uint64_t one) { return (rank > 0 ? one : list.count() - 1 - one) >= far; });
-  }
-  const auto skip = std::min(static_cast<size_t>(std::abs(rank) - 1), hits.size());
-  hits.erase(hits.begin(), hits.begin() + static_cast<ptrdiff_t>(skip));
+  ReplyRoom room = call.reply.room();
+  // Returns whether more are wanted.
+  const auto take = [&](uint64_t at) {
+    if (skip > 0) return --skip, true;
+    constexpr size_t kLeastBytes = 4;
+    room.take(kLeastBytes);
+    hits.push_back(at);
+    return hits.size() < most;
+  };
+  rank > 0 ? list.find_all(call[2], far, take) : list.find_all_back(call[2], far, take);
   if (wanted < 0) {
     return hits.empty() ? call.reply.null() : call.reply.integer(static_cast<int64_t>(hits[0]));
-  }
-  if (wanted > 0 && hits.size() > static_cast<size_t>(wanted)) {
-    hits.resize(static_cast<size_t>(wanted));
   }
   call.reply.array(hits.size());
   for (const uint64_t hit : hits) call.reply.integer(static_cast<int64_t>(hit));

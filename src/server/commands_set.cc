@@ -70,6 +70,7 @@ void run_smembers(Call& call) {
 }
 
 void run_spop(Call& call) {
+  if (call.size() > 3) throw_syntax();
   Opened set(call, 1, Type::kSet);
   const bool one = call.size() == 2;
   ReplyRoom room = call.reply.room();
@@ -100,6 +101,7 @@ void run_srandmember(Call& call) {
 
 void run_smove(Call& call) {
   Opened from(call, 1, Type::kSet);
+  if (!from.exists()) return call.reply.integer(0);
   Opened to(call, 2, Type::kSet);
   std::string_view value;
   if (!from.find(call[3], value)) return call.reply.integer(0);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <ctime>
+#include <span>
 
 #include "perdure/error.h"
 #include "perdure/version.h"
@@ -80,20 +81,41 @@ void MemcachedSession::say(std::string_view line) {
   connection_->out.append("\r\n");
 }
 
+void MemcachedSession::note_protocol(const Connection& connection) {
+  if (protocol_ != Protocol::kUnknown || connection.in.empty()) return;
+  const auto first = static_cast<unsigned char>(connection.in.view()[0]);
+  protocol_ = first == MemcachedBinaryParser::kMagic ? Protocol::kBinary : Protocol::kText;
+}
+
+// If what it takes for a key is none nothing is lost.
+void MemcachedSession::look_ahead(Connection& connection, std::vector<std::string_view>& keys) {
+  note_protocol(connection);
+  const std::string_view input = connection.in.view();
+  if (protocol_ == Protocol::kText) parser_.look_ahead(input, kAheadRequests, keys);
+  if (protocol_ == Protocol::kBinary) binary_.look_ahead(input, kAheadRequests, keys);
+}
+
+// The loop has asked for the records of the first requests of a turn, this does for later ones,
+// after so many.
+void MemcachedSession::ask_ahead(Connection& connection, size_t done) {
+  if (done == 0 || done % kAheadRequests != 0 || server_.keys() == nullptr) return;
+  keys_.clear();
+  look_ahead(connection, keys_);
+  if (keys_.size() > 1) server_.keys()->prefetch(keys_);
+}
+
 Session::Outcome MemcachedSession::execute(Connection& connection) {
   connection_ = &connection;
-  if (protocol_ == Protocol::kUnknown && !connection.in.empty()) {
-    const auto first = static_cast<unsigned char>(connection.in.view()[0]);
-    protocol_ = first == MemcachedBinaryParser::kMagic ? Protocol::kBinary : Protocol::kText;
-  }
+  note_protocol(connection);
   if (protocol_ == Protocol::kBinary) return execute_binary(connection);
   if (protocol_ == Protocol::kText && server_.config().memcached_sasl) {
     say("CLIENT_ERROR unauthenticated: use the binary protocol, with SASL");
     return Outcome::kClose;
   }
   const size_t begin = connection.out.size();
-  for (int i = 0; i < kRequestsMax; ++i) {
+  for (size_t i = 0; i < kRequestsMax; ++i) {
     if (connection.out.size() - begin > kOutputMax) return Outcome::kMore;
+    ask_ahead(connection, i);
     size_t consumed = 0;
     const MemcachedParser::Result result = parser_.parse(connection.in.view(), consumed);
     quiet_ = false;
@@ -302,6 +324,10 @@ void MemcachedSession::get(const Words& words, size_t first_key, bool with_versi
                            const uint64_t* expiry_ms) {
   Buffer& out = connection_->out;
   for (size_t i = first_key; i < words.size(); ++i) {
+    // A single one was asked for ahead.
+    if ((i - first_key) % kAheadRequests == 0 && words.size() - i > 1) {
+      keys().prefetch(std::span(words).subspan(i, std::min(kAheadRequests, words.size() - i)));
+    }
     const std::string_view raw = raw_key(words[i]);
     Item item = find(raw);
     ++(item ? server_.metrics().keyspace_hits : server_.metrics().keyspace_misses);

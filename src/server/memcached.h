@@ -22,6 +22,7 @@ class Server;
 class MemcachedSession final : public Session {
  public:
   explicit MemcachedSession(Server& server);
+  void look_ahead(Connection& connection, std::vector<std::string_view>& keys) override;
   Outcome execute(Connection& connection) override;
   void refuse_turn(Connection& connection) override;
   size_t bytes_wanted(const Connection& connection) const override;
@@ -40,6 +41,8 @@ class MemcachedSession final : public Session {
     const uint64_t* version = nullptr;  // that the record must have
   };
 
+  void note_protocol(const Connection& connection);
+  void ask_ahead(Connection& connection, size_t done);
   void run(Connection& connection);
   bool run_classic(const Words& words);
   bool run_meta(const Words& words);
@@ -88,6 +91,7 @@ class MemcachedSession final : public Session {
 
   Server& server_;
   MemcachedParser parser_;
+  std::vector<std::string_view> keys_;  // that are asked for ahead
   MemcachedBinaryParser binary_;
   enum class Protocol : uint8_t { kUnknown, kText, kBinary };
   Protocol protocol_ = Protocol::kUnknown;  // what the first byte says

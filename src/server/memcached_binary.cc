@@ -155,8 +155,9 @@ Session::Outcome MemcachedSession::execute_binary(Connection& connection) {
   const bool open = !server_.config().memcached_sasl || user_ != nullptr;
   binary_.set_value_bytes_max(open ? server_.config().value_bytes_max - 64
                                    : kUnauthenticatedValueBytes);
-  for (int i = 0; i < kRequestsMax; ++i) {
+  for (size_t i = 0; i < kRequestsMax; ++i) {
     if (connection.out.size() - begin > kOutputMax) return Outcome::kMore;
+    ask_ahead(connection, i);
     size_t consumed = 0;
     const auto result = binary_.parse(connection.in.view(), consumed);
     const bool was_authenticated = user_ != nullptr;

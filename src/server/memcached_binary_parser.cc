@@ -58,4 +58,18 @@ MemcachedBinaryParser::Result MemcachedBinaryParser::parse(std::string_view inpu
   return request_.value.size() > value_bytes_max_ ? Result::kTooLarge : Result::kRequest;
 }
 
+void MemcachedBinaryParser::look_ahead(std::string_view input, size_t most,
+                                       std::vector<std::string_view>& keys) const {
+  if (dropping_ > 0) return;
+  for (; most > 0 && input.size() >= kHeaderBytes; --most) {
+    if (static_cast<unsigned char>(input[0]) != kMagic) return;
+    const uint64_t total = kHeaderBytes + read_big_endian(input.substr(8, 4));
+    if (input.size() < total) return;
+    const uint64_t at = kHeaderBytes + read_big_endian(input.substr(4, 1));
+    const uint64_t bytes = read_big_endian(input.substr(2, 2));
+    if (bytes > 0 && at + bytes <= total) keys.push_back(input.substr(at, bytes));
+    input.remove_prefix(total);
+  }
+}
+
 }  // namespace perdure::server

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 namespace perdure::server {
 
@@ -39,6 +40,8 @@ class MemcachedBinaryParser {
   // Takes the first request off `input`; `consumed` becomes its length, also with kNeedMore. What
   // request() has lies in `input`.
   Result parse(std::string_view input, size_t& consumed);
+  // Adds the keys of the requests, up to `most`, that are whole in `input`, where the next one begins.
+  void look_ahead(std::string_view input, size_t most, std::vector<std::string_view>& keys) const;
   const BinaryRequest& request() const { return request_; }
   // So many bytes in all are needed for the request that has begun; 0: unknown.
   size_t bytes_wanted() const { return wanted_; }

@@ -84,4 +84,32 @@ MemcachedParser::Result MemcachedParser::parse(std::string_view input, size_t& c
   return Result::kRequest;
 }
 
+void MemcachedParser::look_ahead(std::string_view input, size_t most,
+                                 std::vector<std::string_view>& keys) const {
+  if (dropping_ > 0) return;
+  for (; most > 0; --most) {
+    const size_t end = input.substr(0, kLineBytesMax).find('\n');
+    if (end == std::string_view::npos) return;
+    std::string_view line = input.substr(0, end);
+    input.remove_prefix(end + 1);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    const auto next_word = [&] {
+      line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+      const std::string_view word = line.substr(0, line.find(' '));
+      line.remove_prefix(word.size());
+      return word;
+    };
+    size_t left = length_word(next_word());
+    const std::string_view key = next_word();
+    if (!key.empty()) keys.push_back(key);
+    if (left == 0) continue;
+    std::string_view digits;
+    for (; left > 1; --left) digits = next_word();
+    uint64_t bytes = 0;
+    const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), bytes);
+    if (error != std::errc() || input.size() < 2 || bytes > input.size() - 2) return;
+    input.remove_prefix(static_cast<size_t>(bytes) + 2);
+  }
+}
+
 }  // namespace perdure::server

@@ -29,6 +29,10 @@ class MemcachedParser {
   // that is refused is dropped as it comes. Words and data lie in `input`.
   Result parse(std::string_view input, size_t& consumed);
 
+  // Adds what stands where most requests have their key, of those, up to `most`, that are whole in
+  // `input`, where the next one begins. Refuses nothing: what it does not know ends it.
+  void look_ahead(std::string_view input, size_t most, std::vector<std::string_view>& keys) const;
+
   const std::vector<std::string_view>& words() const { return words_; }
   std::string_view data() const { return data_; }
   const std::string& error() const { return error_; }

@@ -199,7 +199,14 @@ void RespSession::fail(const std::string& text) {
 bool RespSession::may_run(const Command& command, std::span<const std::string_view> arguments) {
   const auto count = static_cast<int>(arguments.size());
   if (command.arity > 0 ? count != command.arity : count < -command.arity) {
-    fail(fmt::format("ERR wrong number of arguments for '{}' command", command.name));
+    const std::string words =
+        fmt::format("wrong number of arguments for '{}' command", command.name);
+    if (in_multi && std::string_view(command.name) == "exec") {
+      leave_multi();
+      fail("EXECABORT Transaction discarded because of: " + words);
+    } else {
+      fail("ERR " + words);
+    }
     return false;
   }
   if (user == nullptr && (command.flags & kNoAuth) == 0) {

@@ -52,6 +52,35 @@ TEST_F(Memcached, Classic) {
   EXPECT_EQ(ask(c, "get a"), "END");
 }
 
+// Requests that come together are parsed, and looked up, ahead of those before them: what is no
+// request, or comes in pieces, is answered in its turn.
+TEST_F(Memcached, AnswersAreTheSameInWhateverPiecesRequestsCome) {
+  std::string requests;
+  for (int i = 0; i < 40; ++i) {
+    const std::string key = "k" + std::to_string(i);
+    requests += "set " + key + " 0 0 5\r\nget x\r\nget " + key + " none " + key + "\r\n";
+  }
+  requests += "get" + std::string(100, ' ') + "k1\r\n\r\nnosuch\r\nset k1 0 0\r\n";
+  requests += "set k2 0 0 2000000\r\n" + std::string(2000000, 'd') + "\r\nget k2\r\n";
+  requests += "delete k2\r\nget k2\r\nset k2 0 0 2 noreply\r\nno\r\nget k2\r\nmg k2 v\r\n";
+  std::string many = "get";
+  for (int i = 39; i >= 0; --i) many += " k" + std::to_string(i);
+  requests += many + "\r\nflush_all\r\nquit\r\n";
+  const auto answers = [&](size_t piece) {
+    Socket c = memcached();
+    for (size_t at = 0; at < requests.size(); at += piece) c.send(requests.substr(at, piece));
+    return c.read_to_end();
+  };
+  const std::string whole = answers(requests.size());
+  EXPECT_NE(whole.find("VALUE k39 0 5\r\nget x\r\nVALUE k39 0 5\r\nget x\r\nEND\r\n"
+                       "VALUE k1 0 5\r\nget x\r\nEND\r\nERROR\r\nERROR\r\nERROR\r\n"),
+            std::string::npos)
+      << whole.substr(0, 4000);
+  EXPECT_TRUE(whole.ends_with("VALUE k0 0 5\r\nget x\r\nEND\r\nOK\r\n"))
+      << whole.substr(whole.size() - std::min<size_t>(whole.size(), 1500));
+  for (const size_t piece : {97, 1000, 4099, 65536}) EXPECT_EQ(answers(piece), whole) << piece;
+}
+
 TEST_F(Memcached, Meta) {
   Socket c = memcached();
   EXPECT_EQ(ask(c, "mn"), "MN");

@@ -659,6 +659,21 @@ TEST_P(Resp, ErrorsHaveRedisWords) {
   EXPECT_EQ(c({"SELECT", "x"}), "-ERR value is not an integer or out of range");
   EXPECT_EQ(c({"BITPOS", "kept", "2"}), "-ERR The bit argument must be 1 or 0.");
   EXPECT_EQ(c({"LPOS", "list", "a", "COUNT", "-1"}), "-ERR COUNT can't be negative");
+  c({"SET", "zeros", "007"});
+  for (const std::string number : {"007", "-0", "00", "+1", " 1", ""}) {
+    EXPECT_EQ(c({"INCRBY", "kept", number}), "-ERR value is not an integer or out of range");
+    EXPECT_EQ(c({"SPOP", "s", number}), "-ERR value is out of range, must be positive");
+  }
+  EXPECT_EQ(c({"INCR", "zeros"}), "-ERR value is not an integer or out of range");
+  EXPECT_EQ(c({"LRANGE", "none", "0", "-1"}), "[]");
+  EXPECT_EQ(c({"SPOP", "s", "0", "0"}), "-ERR syntax error");
+  EXPECT_EQ(c({"SMOVE", "none", "kept", "x"}), "0");
+  c({"MULTI"});
+  c({"SET", "kept", "2"});
+  EXPECT_EQ(c({"EXEC", "x"}),
+            "-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' "
+            "command");
+  EXPECT_EQ(c({"GET", "kept"}), "1");
   EXPECT_EQ(c({"SINTERCARD", "1", "s", "LIMIT", "-1"}), "-ERR LIMIT can't be negative");
   EXPECT_EQ(c({"SINTERCARD", "1x", "s"}), "-ERR numkeys should be greater than 0");
   EXPECT_EQ(c({"LPOP", "list", "x"}), "-ERR value is out of range, must be positive");
@@ -1250,6 +1265,31 @@ TEST_P(Resp, SilentClientsAreClosed) {
   EXPECT_EQ(idle({"PING"}), "PONG");
   EXPECT_TRUE(half.ends_within(10000));
   EXPECT_EQ(idle({"PING"}), "PONG");
+}
+
+// Of a list that is longer than what is looked at together from its end.
+TEST_P(Resp, PlacesInALongList) {
+  start();
+  RespClient c = resp();
+  for (int i = 0; i < 1000; ++i) c.write({"RPUSH", "long", i % 100 == 7 ? "x" : "y"});
+  for (int i = 0; i < 1000; ++i) c.read();
+  EXPECT_EQ(c({"LPOS", "long", "x"}), "7");
+  EXPECT_EQ(c({"LPOS", "long", "x", "RANK", "3"}), "207");
+  EXPECT_EQ(c({"LPOS", "long", "x", "RANK", "11"}), "(nil)");
+  EXPECT_EQ(c({"LPOS", "long", "x", "RANK", "-1"}), "907");
+  EXPECT_EQ(c({"LPOS", "long", "x", "RANK", "-10"}), "7");
+  EXPECT_EQ(c({"LPOS", "long", "x", "RANK", "-11"}), "(nil)");
+  EXPECT_EQ(c({"LPOS", "long", "x", "RANK", "-2", "COUNT", "3"}), "[807 707 607]");
+  EXPECT_EQ(c({"LPOS", "long", "x", "RANK", "9", "COUNT", "0"}), "[807 907]");
+  EXPECT_EQ(c({"LPOS", "long", "x", "RANK", "-8", "COUNT", "0"}), "[207 107 7]");
+  EXPECT_EQ(c({"LPOS", "long", "x", "COUNT", "0", "MAXLEN", "107"}), "[7]");
+  EXPECT_EQ(c({"LPOS", "long", "x", "COUNT", "0", "MAXLEN", "108"}), "[7 107]");
+  EXPECT_EQ(c({"LPOS", "long", "x", "RANK", "-1", "COUNT", "0", "MAXLEN", "392"}), "[907 807 707]");
+  EXPECT_EQ(c({"LPOS", "long", "x", "RANK", "-1", "COUNT", "0", "MAXLEN", "393"}),
+            "[907 807 707 607]");
+  EXPECT_EQ(c({"LPOS", "long", "x", "RANK", "-1", "MAXLEN", "5000"}), "907");
+  EXPECT_EQ(c({"LPOS", "long", "z", "COUNT", "0"}), "[]");
+  EXPECT_EQ(c({"LPOS", "none", "x"}), "(nil)");
 }
 
 TEST_P(Resp, ThousandConnections) {
