@@ -22,7 +22,7 @@ class LockInDram {
   void lock() const { lock_->lock(); }
   void begin_change() const { lock_->begin_change(); }
   void unlock() const { lock_->unlock(); }
-  Stamp begin_read() const { return lock_->begin_read(); }
+  [[gnu::always_inline]] Stamp begin_read() const { return lock_->begin_read(); }
   bool validate(Stamp stamp) const { return lock_->validate(stamp); }
   bool operator==(const LockInDram&) const = default;
   // By where the locks are: the order in which several are taken.
@@ -59,14 +59,12 @@ class LockInNode {
     const uint64_t seen = std::atomic_ref<uint64_t>(*word_).load(std::memory_order_relaxed);
     release((seen & kChanging) != 0 ? seen + kVersion : seen);
   }
-  Stamp begin_read() const {
-    for (Backoff backoff;; backoff.pause()) {
-      const uint64_t seen = current(std::memory_order_acquire);
-      if ((seen & kChanging) == 0) [[likely]] {
-        pm::may_pause();
-        return seen & ~kLocked;
-      }
-    }
+  [[gnu::always_inline]] Stamp begin_read() const {
+    uint64_t seen = current(std::memory_order_acquire);
+    if ((seen & kChanging) != 0) [[unlikely]]
+      seen = wait_for_change();
+    pm::may_pause();
+    return seen & ~kLocked;
   }
   bool validate(Stamp stamp) const {
     pm::may_pause();
@@ -89,6 +87,12 @@ class LockInNode {
   uint64_t meaning(uint64_t seen) const { return seen >> 32 == tag_ >> 32 ? seen : tag_; }
   uint64_t current(std::memory_order order) const {
     return meaning(std::atomic_ref<uint64_t>(*word_).load(order));
+  }
+  [[gnu::cold, gnu::noinline]] uint64_t wait_for_change() const {
+    for (Backoff backoff;; backoff.pause()) {
+      const uint64_t seen = current(std::memory_order_acquire);
+      if ((seen & kChanging) == 0) return seen;
+    }
   }
   bool try_lock() const {
     const std::atomic_ref<uint64_t> word(*word_);

@@ -71,14 +71,12 @@ class StripeLock {
     pm::publish(word_, (seen & ~(kLocked | kChanging)) + kVersion);
   }
 
-  uint32_t begin_read() const {
-    for (Backoff backoff;; backoff.pause()) {
-      const uint32_t seen = word_.load(std::memory_order_acquire);
-      if ((seen & kChanging) == 0) [[likely]] {
-        pm::may_pause();
-        return seen & ~kLocked;
-      }
-    }
+  [[gnu::always_inline]] uint32_t begin_read() const {
+    uint32_t seen = word_.load(std::memory_order_acquire);
+    if ((seen & kChanging) != 0) [[unlikely]]
+      seen = wait_for_change();
+    pm::may_pause();
+    return seen & ~kLocked;
   }
   bool validate(uint32_t stamp) const {
     pm::may_pause();
@@ -92,6 +90,14 @@ class StripeLock {
   static constexpr uint32_t kLocked = 1;
   static constexpr uint32_t kChanging = 2;
   static constexpr uint32_t kVersion = 4;
+
+  // Apart, so that a reader who need not wait has few instructions.
+  [[gnu::cold, gnu::noinline]] uint32_t wait_for_change() const {
+    for (Backoff backoff;; backoff.pause()) {
+      const uint32_t seen = word_.load(std::memory_order_acquire);
+      if ((seen & kChanging) == 0) return seen;
+    }
+  }
 
   std::atomic<uint32_t> word_{0};
 };

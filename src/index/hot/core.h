@@ -354,7 +354,7 @@ class Core {
   // Enters a node. Below: `at` is what comes next, and is on its way from memory. The caller has a
   // guard.
   template <typename Use>
-  Way go_down(Descent& at, const Key& key, Use& use) const;
+  [[gnu::always_inline]] Way go_down(Descent& at, const Key& key, Use& use) const;
   // The same for batches, from the top if it has not begun. Whether it has not ended.
   template <typename Use>
   bool step(Descent& at, const Key& key, Use use) const;
@@ -480,8 +480,9 @@ class Core {
 
 template <typename Policy, typename Content>
 template <typename Use>
-typename Core<Policy, Content>::Way Core<Policy, Content>::go_down(Descent& at, const Key& key,
-                                                                   Use& use) const {
+inline typename Core<Policy, Content>::Way Core<Policy, Content>::go_down(Descent& at,
+                                                                          const Key& key,
+                                                                          Use& use) const {
   at.lock.begin_read();  // until what was read is durable
   if (at.word == 0) return Way::kAbsent;
   Node& node = enter(at.word, at.above);

@@ -202,12 +202,18 @@ class Core {
     return stripes.of<kStripeBits>(offset / pm::kLineBytes);
   }
   Lock lock_of(const Owner& owner) const {
+    if (owner.node != nullptr) return lock_of_node(owner);
     if constexpr (kLocksInNodes) {
-      return Lock(owner.node == nullptr ? root_.lock : Shape::lock_of(*owner.node),
-                  pool_.generation());
+      return Lock(root_.lock, pool_.generation());
     } else {
-      return Lock(owner.node == nullptr ? root_stripe_
-                                        : stripe_at(stripes_, offset_of(owner.word)));
+      return Lock(root_stripe_);
+    }
+  }
+  Lock lock_of_node(const Owner& owner) const {
+    if constexpr (kLocksInNodes) {
+      return Lock(Shape::lock_of(*owner.node), pool_.generation());
+    } else {
+      return Lock(stripe_at(stripes_, offset_of(owner.word)));
     }
   }
   bool is_obsolete(const Owner& owner) const {
@@ -271,7 +277,7 @@ class Core {
   Spot locate(Text text) const;
 
   template <typename Use>
-  bool use_leaf(uint64_t word, const Key& key, Use& use) const;
+  [[gnu::always_inline]] bool use_leaf(uint64_t word, const Key& key, Use& use) const;
 
   // ---- scan
   // A node on the way, and some of its children that come next, as they were at one moment.
@@ -359,7 +365,7 @@ class Core {
 
 template <typename Policy, typename Content>
 template <typename Use>
-bool Core<Policy, Content>::use_leaf(uint64_t word, const Key& key, Use& use) const {
+inline bool Core<Policy, Content>::use_leaf(uint64_t word, const Key& key, Use& use) const {
   if constexpr (kWords) {
     const Leaf& leaf = leaf_at(word);
     if (leaf.key != key) return false;
@@ -379,19 +385,19 @@ bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
   const pm::EpochManager::Guard guard(epochs_);
   const Text text = text_of(key);
   const uint32_t length = Symbol::length(text);
-  Owner owner;
   uint64_t word = pm::load_acquire(root_.top);
-  for (uint32_t depth = 0;;) {
-    lock_of(owner).begin_read();  // until what was read is durable
-    if (word == 0) return false;
+  lock_of(Owner()).begin_read();  // until what was read is durable
+  for (uint32_t depth = 0; word != 0;) {
     if (is_leaf(word)) return use_leaf(word, key, use);
     const uint32_t branch = branch_of(word);
     if (branch > length) return false;
-    owner = {&enter(word, depth), word};
+    const Owner owner = {&enter(word, depth), word};
     word = branch == length ? pm::load_acquire(owner.node->end)
                             : Shape::child(*owner.node, tag_of(word), Symbol::at(text, branch));
+    lock_of_node(owner).begin_read();  // the same
     depth = branch + 1;
   }
+  return false;
 }
 
 template <typename Policy, typename Content>

@@ -151,14 +151,8 @@ struct Art {
   static constexpr uint64_t kNode256 = 5;
   static constexpr uint64_t kSmall = kNode4;
 
-  static constexpr uint64_t bytes_of(uint64_t tag) {
-    constexpr uint64_t kBytes[8] = {0, 0, 64, 192, 704, kNodeBytesMax, 0, 0};
-    return kBytes[tag];
-  }
-  static constexpr uint32_t room_of(uint64_t tag) {
-    constexpr uint32_t kRoom[8] = {0, 0, 4, 16, 48, 256, 0, 0};
-    return kRoom[tag];
-  }
+  static constexpr uint64_t bytes_of(uint64_t tag) { return kBytes[tag]; }
+  static constexpr uint32_t room_of(uint64_t tag) { return kRoom[tag]; }
   static constexpr uint64_t tag_for(uint32_t count) {
     return count <= 4 ? kNode4 : count <= 16 ? kNode16 : count <= 48 ? kNode48 : kNode256;
   }
@@ -172,7 +166,6 @@ struct Art {
   }
   static uint8_t* index_of(Node& node) { return reinterpret_cast<uint8_t*>(&node) + 64; }
   static uint64_t* slots_of(Node& node, uint64_t tag) {
-    constexpr uint64_t kBegin[8] = {0, 0, sizeof(Node), 64, 64 + 256, 64, 0, 0};
     return reinterpret_cast<uint64_t*>(reinterpret_cast<char*>(&node) + kBegin[tag]);
   }
   static bool has_keys(uint64_t tag) { return tag <= kNode16; }
@@ -184,6 +177,7 @@ struct Art {
   }
   static uint64_t* find(Node& node, uint64_t tag, uint32_t symbol);
   static uint64_t child(Node& node, uint64_t tag, uint32_t symbol) {
+    if (tag == kNode256) return pm::load_acquire(slots_of(node, kNode256)[symbol]);
     const uint64_t* slot = find(node, tag, symbol);
     return slot == nullptr ? 0 : pm::load_acquire(*slot);
   }
@@ -199,6 +193,11 @@ struct Art {
   static bool is_sound(Node&, uint64_t) { return true; }
 
  private:
+  // By the tag. Not in the functions, where the compiler puts them on the stack in each call.
+  static constexpr uint64_t kBytes[8] = {0, 0, 64, 192, 704, kNodeBytesMax, 0, 0};
+  static constexpr uint32_t kRoom[8] = {0, 0, 4, 16, 48, 256, 0, 0};
+  static constexpr uint64_t kBegin[8] = {0, 0, sizeof(Node), 64, 64 + 256, 64, 0, 0};
+
   // A slot without a child, the one that last had this symbol if there is one; room_of(tag) if
   // none.
   static uint32_t free_slot(Node& node, uint64_t tag, uint32_t symbol);
@@ -227,9 +226,11 @@ inline uint64_t* Art::find(Node& node, uint64_t tag, uint32_t symbol) {
   }
   const uint8_t* keys = keys_of(node, tag);
   if (tag == kNode4) {
+    // Which of them it is no branch can foresee.
     const uint32_t four = pm::load_acquire(*reinterpret_cast<const uint32_t*>(keys));
-    for (uint32_t i = 0; i < 4; ++i) {
-      if ((four >> 8 * i & 0xff) == symbol && pm::load_acquire(slots[i]) != 0) return slots + i;
+    for (uint64_t hits = bytes_equal(four, symbol) & 0xffffffff; hits != 0; hits &= hits - 1) {
+      uint64_t* slot = slots + static_cast<uint32_t>(std::countr_zero(hits)) / 8;
+      if (pm::load_acquire(*slot) != 0) return slot;
     }
     return nullptr;
   }
