@@ -157,8 +157,8 @@ class Files {
   void unlock(std::string_view path);
 
   // Bytes that the pool's capacity leaves for files, and for whatever else is in the pool; their
-  // medium may have less. Others write meanwhile: a guide. Cost: reads the pool's table of segments,
-  // 256 bytes for each 64 KiB.
+  // medium may have less. Others write meanwhile: a guide. Cost: reads the pool's table of
+  // segments, 256 bytes for each 64 KiB.
   uint64_t free_bytes() const;
   // Verifies all metadata; `report` gets one sentence for each violation. Returns how many there
   // were. The content of files has no checksums here: stores have their own. Needs that nobody

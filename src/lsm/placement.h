@@ -49,8 +49,8 @@ inline Placement take_placement() {
   if (taken != Placement::kUndecided) decisions.take(next_read_of);  // it is read
   return taken;
 }
-// What was decided about this key: for who is brought a block that was read elsewhere, in no file of
-// a pool.
+// What was decided about this key: for who is brought a block that was read elsewhere, in no file
+// of a pool.
 inline Placement take_placement_of(uint64_t hash) {
   if (next_read_of == hash) next_read = Placement::kUndecided;
   return decisions.take(hash);

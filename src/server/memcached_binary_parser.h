@@ -40,7 +40,8 @@ class MemcachedBinaryParser {
   // Takes the first request off `input`; `consumed` becomes its length, also with kNeedMore. What
   // request() has lies in `input`.
   Result parse(std::string_view input, size_t& consumed);
-  // Adds the keys of the requests, up to `most`, that are whole in `input`, where the next one begins.
+  // Adds the keys of the requests, up to `most`, that are whole in `input`, where the next one
+  // begins.
   void look_ahead(std::string_view input, size_t most, std::vector<std::string_view>& keys) const;
   const BinaryRequest& request() const { return request_; }
   // So many bytes in all are needed for the request that has begun; 0: unknown.
