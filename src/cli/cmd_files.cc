@@ -141,7 +141,8 @@ int run_put(const FilesOptions& options) {
     // A file of another name takes the place of what there is, so that nobody ever sees a part.
     constexpr std::string_view kSuffix = ".perdure-put";
     const size_t name = slash == std::string::npos ? 0 : slash + 1;
-    const size_t bytes = std::min(options.path.size(), name + Files::kNameBytesMax - kSuffix.size());
+    const size_t bytes =
+        std::min(options.path.size(), name + Files::kNameBytesMax - kSuffix.size());
     const std::string temporary = options.path.substr(0, bytes).append(kSuffix);
     try {
       FileWriter writer = files.create_file(temporary);
