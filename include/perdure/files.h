@@ -17,7 +17,8 @@
 // NUL.
 //
 // Any thread may call any method of Files; one thread at a time those of a FileWriter; any number
-// those of a FileReader. Errors of all calls: kCorrupt, kIo (the medium has failed, now or before);
+// those of a FileReader. Errors of all calls: kInvalidArgument (the object was moved from),
+// kCorrupt, kIo (the medium has failed, now or before);
 // of those that write also kReadOnly, kPoolFull and kNoSpace (nothing was changed).
 // Source: the environment for LSM trees of Lersch et al., "Rethinking DRAM Caching for LSMs in an
 // NVRAM Environment", ADBIS 2017.

@@ -266,8 +266,9 @@ static std::optional<int64_t> parse_integer(std::string_view text) {
   const size_t sign = text.starts_with('-') ? 1 : 0;
   if (text.substr(sign).starts_with('0') && text != "0") return {};
   int64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  const char* begin = text.data();
+  const char* end = begin + text.size();
+  const auto [rest, error] = std::from_chars(begin, end, value);
   if (error != std::errc() || rest != end) return {};
   return value;
 }

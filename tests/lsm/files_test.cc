@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <new>
 #include <string>
 #include <thread>
@@ -138,6 +139,28 @@ TEST_F(FilesTest, DirectoriesMoveWithWhatIsInThem) {
   EXPECT_TRUE(fails_with(ErrorCode::kExists, [&] { files_.rename("/empty", "/c"); }));
   files_.rename("/c", "/empty");
   EXPECT_EQ(read("/empty/d/b/file"), "x");
+}
+
+TEST_F(FilesTest, WhatWasMovedFromIsToldSo) {
+  write("/f", "content");
+  FileReader reader = files_.open_file("/f");
+  FileWriter writer = files_.append_file("/f");
+  Files files = files_;
+  const FileReader other_reader = std::move(reader);
+  const FileWriter other_writer = std::move(writer);
+  const Files other_files = std::move(files);
+  const auto refused = [](const std::function<void()>& call) {
+    return fails_with(ErrorCode::kInvalidArgument, "moved from", call);
+  };
+  // NOLINTBEGIN(bugprone-use-after-move)
+  EXPECT_TRUE(refused([&] { static_cast<void>(reader.size()); }));
+  EXPECT_TRUE(refused([&] { writer.append("x"); }));
+  EXPECT_TRUE(refused([&] { writer.close(); }));
+  EXPECT_TRUE(refused([&] { files.open_file("/f"); }));
+  EXPECT_TRUE(refused([&] { files.create_file("/g"); }));
+  EXPECT_TRUE(refused([&] { static_cast<void>(files.list("")); }));
+  // NOLINTEND(bugprone-use-after-move)
+  EXPECT_EQ(other_reader.size(), 7U);
 }
 
 TEST_F(FilesTest, ARemovedFileStaysWithItsReaders) {

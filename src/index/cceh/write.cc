@@ -180,7 +180,7 @@ void Core<Content>::settle(const Segment& segment, uint64_t hash) const {
   bool any = false;
   const auto each = [&](const auto& visit) {
     for (const uint32_t group : {first, last}) {
-      const Bucket& bucket = segment.buckets[group * kGroupBuckets];
+      const Bucket& bucket = segment.buckets[size_t{group} * kGroupBuckets];
       const uint64_t number = pool_.offset_of(&bucket) / kGroupBytes;
       visit(bucket, settled_.get()[number / 64], uint64_t{1} << number % 64);
     }
