@@ -304,11 +304,13 @@ class CursorImpl {
   }
   bool previous() {
     source_->require_open();
+    // First: without a record it is behind the last one, which there is not.
+    const std::string& key = record().key;
     if (at_ > 0) {
       --at_;
       return true;
     }
-    return backward(record().key, false);
+    return backward(key, false);
   }
 
   bool valid() const { return at_ < leaf_.records.size(); }

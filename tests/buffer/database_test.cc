@@ -210,6 +210,26 @@ TEST_F(DatabaseTest, CursorsGoBothWaysThroughOwnWrites) {
   }
 }
 
+// A cursor that has found nothing is nowhere: it does not go on from there.
+TEST_F(DatabaseTest, ACursorThatIsNowhereDoesNotMove) {
+  Database database = Database::create(pool_, "d", small_database());
+  const Tree tree = database.tree("t");
+  Transaction transaction = database.begin();
+  for (const bool wrote : {false, true}) {
+    if (wrote) transaction.put(tree, "b", "1");
+    Cursor cursor = transaction.cursor(tree);
+    for (const bool up : {true, false}) {
+      ASSERT_FALSE(up ? cursor.seek("c") : cursor.seek_below("b"));
+      for (int i = 0; i < 3; ++i) {
+        EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, "seek first", [&] { cursor.next(); }));
+        EXPECT_TRUE(
+            fails_with(ErrorCode::kInvalidArgument, "seek first", [&] { cursor.previous(); }));
+        EXPECT_FALSE(cursor.valid());
+      }
+    }
+  }
+}
+
 TEST_F(DatabaseTest, ReadsOfAnotherMomentAreAConflict) {
   Database database = Database::create(pool_, "d", small_database());
   const Tree tree = database.tree("t");
