@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "lsm/same_answers.h"
 #include "perdure/leveldb.h"
 #include "perdure/pool.h"
 #include "support/files.h"
@@ -27,11 +28,6 @@ using leveldb::Status;
 std::string kind_of(const Status& status) {
   if (status.ok()) return "ok";
   return status.IsNotFound() ? "not found" : "error";
-}
-
-std::string digest_of(const Slice& bytes) {
-  return " " + std::to_string(bytes.size()) + ":" +
-         std::to_string(std::hash<std::string>{}(bytes.ToString()));
 }
 
 // An environment, and the files that are open in it.
@@ -52,11 +48,7 @@ class LevelDbEnv : public testing::Test {
     return options;
   }
   void both(const std::string& what, const std::function<std::string(Side&)>& call) {
-    const std::string system = call(system_);
-    const std::string pool = call(pool_side_);
-    trace_ += what + ": " + system + (system == pool ? "" : "; in the pool " + pool) + "\n";
-    if (trace_.size() > 6000) trace_.erase(0, trace_.find('\n', trace_.size() - 4000) + 1);
-    EXPECT_EQ(pool, system) << trace_;
+    answers_.expect(system_, pool_side_, what, call);
   }
   bool is_directory(const std::string& name) const {
     return std::filesystem::is_directory(system_.path(name));
@@ -67,7 +59,7 @@ class LevelDbEnv : public testing::Test {
   std::unique_ptr<Env> env_ = leveldb_env(pool_);
   Side system_{*Env::Default(), folder_.path() + "/files", {}, {}};
   Side pool_side_{*env_, "/files", {}, {}};
-  std::string trace_;
+  SameAnswers answers_;
 };
 
 TEST_F(LevelDbEnv, AnswersAsThatOfTheMachine) {
@@ -183,7 +175,8 @@ TEST_F(LevelDbEnv, AnswersAsThatOfTheMachine) {
         std::string scratch(bytes, '\0');
         Slice result;
         do {
-          text += " " + kind_of(file->Read(bytes, &result, scratch.data())) + digest_of(result);
+          text += " " + kind_of(file->Read(bytes, &result, scratch.data())) +
+                  digest_of({result.data(), result.size()});
         } while (!result.empty());
         return text;
       });
@@ -196,7 +189,7 @@ TEST_F(LevelDbEnv, AnswersAsThatOfTheMachine) {
         std::string scratch(bytes, '\0');
         Slice result;
         const Status status = side.readers.at(id)->Read(offset, bytes, &result, scratch.data());
-        return kind_of(status) + digest_of(result);
+        return kind_of(status) + digest_of({result.data(), result.size()});
       };
       // That of the machine maps files, and refuses what is behind the end that they had then.
       if (!read(system_).starts_with("ok")) continue;

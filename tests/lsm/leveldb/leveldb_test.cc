@@ -13,15 +13,14 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "lsm/numbered_records.h"
 #include "perdure/files.h"
 #include "support/child.h"
-#include "support/failing_medium.h"
 #include "support/files.h"
 #include "support/random.h"
 #include "support/scale.h"
@@ -29,8 +28,6 @@
 
 namespace perdure::test {
 namespace {
-
-using Model = std::map<std::string, std::string>;
 
 PoolOptions pool_options(uint64_t capacity_bytes) {
   PoolOptions options;
@@ -70,14 +67,6 @@ struct Store {
   std::unique_ptr<leveldb::DB> db;
   leveldb::Status status;
 };
-
-std::string key_of(uint64_t number) { return "key" + std::to_string(mix(number) % 100'000); }
-// In the order of numbers.
-std::string number_of(uint64_t number) { return std::to_string(uint64_t{1'000'000} + number); }
-std::string value_of(uint64_t number) {
-  return std::to_string(number) +
-         std::string(mix(number) % 400, static_cast<char>('a' + number % 26));
-}
 
 Model contents_of(leveldb::DB& db) {
   Model all;
@@ -242,55 +231,35 @@ TEST_F(LevelDb, AnAppendThatFailedIsTheLastOne) {
   EXPECT_TRUE(log->Sync().IsIOError());
 }
 
-// Power fails under a database at any persist. What was synced is there, what was not is there in
-// order, and the database says so when it happens.
-TEST_F(LevelDb, APowerFailureLosesNothingThatWasSynced) {
-  PoolOptions line = pool_options(uint64_t{64} << 20);
-  line.force_domain = true;
-  line.domain = Domain::kLine;
-  Pool::create(path(), line).close();
-  Random random(base_seed());
-  uint64_t synced = 0;   // records 0, 1, ... below
-  uint64_t written = 0;  // begun
-  for (uint64_t round = 0; round < rounds(40) && !HasFailure(); ++round) {
-    SCOPED_TRACE("round " + std::to_string(round));
-    FailingMedium medium(path(), Domain::kLine);
-    medium.begin();
-    medium.refuse_here(random.below(random.chance(50) ? 100 : 3000), true);
-    try {
-      Store store(path(), line);
-      if (store.status.ok()) {
-        const Model there = contents_of(*store.db);
-        for (uint64_t i = 0; i < there.size(); ++i) {
-          const auto found = there.find(number_of(i));
-          ASSERT_TRUE(found != there.end() && found->second == value_of(i)) << i;
-        }
-        ASSERT_GE(there.size(), synced);
-        ASSERT_LE(there.size(), written);
-        synced = written = there.size();
-        for (leveldb::Status status; status.ok();) {
-          leveldb::WriteOptions options;
-          options.sync = random.chance(40);
-          status = store.db->Put(options, number_of(written), value_of(written));
-          ++written;
-          if (status.ok() && options.sync) synced = written;
-          if (!status.ok()) {
-            EXPECT_TRUE(status.IsIOError()) << status.ToString();
-            EXPECT_NE(status.ToString().find("pool"), std::string::npos) << status.ToString();
-          }
-        }
-        std::string found;
-        EXPECT_TRUE(synced == 0 || store.db->Get({}, number_of(0), &found).ok());
-      }
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kIo) << error.what();
-    }
-    ASSERT_TRUE(medium.refused());
-    using Image = FailingMedium::Image;
-    const Image image = random.chance(40) ? Image::kLeast : Image::kMixed;
-    std::filesystem::rename(medium.make_image(image, random.next()), path());
+// A database whose power fails.
+class PoweredDatabase {
+ public:
+  PoweredDatabase(const std::string& path, const PoolOptions& options) : store_(path, options) {}
+
+  bool opened() const { return store_.status.ok(); }
+  Model contents() const { return contents_of(*store_.db); }
+  bool put(const std::string& key, const std::string& value, bool sync) {
+    leveldb::WriteOptions options;
+    options.sync = sync;
+    const leveldb::Status status = store_.db->Put(options, key, value);
+    if (status.ok()) return true;
+    EXPECT_TRUE(status.IsIOError()) << status.ToString();
+    EXPECT_NE(status.ToString().find("pool"), std::string::npos) << status.ToString();
+    return false;
   }
-  EXPECT_GT(synced, 1000U);
+  bool has(const std::string& key) const {
+    std::string found;
+    return store_.db->Get({}, key, &found).ok();
+  }
+
+ private:
+  Store store_;
+};
+
+// And the database says so when it happens.
+TEST_F(LevelDb, APowerFailureLosesNothingThatWasSynced) {
+  EXPECT_GT(fail_power<PoweredDatabase>(path(), pool_options(uint64_t{64} << 20), rounds(40)),
+            1000U);
 }
 
 TEST_F(LevelDb, FilesAreRemovedAsFilesAndDirectoriesAsDirectories) {

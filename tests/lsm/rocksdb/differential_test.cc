@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lsm/same_answers.h"
 #include "perdure/pool.h"
 #include "perdure/rocksdb.h"
 #include "support/files.h"
@@ -28,11 +29,6 @@ std::string kind_of(const IOStatus& status) {
   if (status.IsPathNotFound()) return "path not found";
   if (status.IsNotSupported()) return "not supported";
   return "error";
-}
-
-std::string digest_of(const rocksdb::Slice& bytes) {
-  return " " + std::to_string(bytes.size()) + ":" +
-         std::to_string(std::hash<std::string>{}(bytes.ToString()));
 }
 
 // A file system, and the files that are open in it.
@@ -63,18 +59,14 @@ class RocksDbFileSystem : public testing::Test {
     return options;
   }
   void both(const std::string& what, const std::function<std::string(Side&)>& call) {
-    const std::string system = call(system_);
-    const std::string pool = call(pool_side_);
-    trace_ += what + ": " + system + (system == pool ? "" : "; in the pool " + pool) + "\n";
-    if (trace_.size() > 6000) trace_.erase(0, trace_.find('\n', trace_.size() - 4000) + 1);
-    EXPECT_EQ(pool, system) << trace_;
+    answers_.expect(system_, pool_side_, what, call);
   }
 
   TempDir folder_;
   Pool pool_ = Pool::create(folder_.file("pool"), options());
   Side system_{FileSystem::Default(), folder_.path() + "/files"};
   Side pool_side_{rocksdb_file_system(pool_), "/files"};
-  std::string trace_;
+  SameAnswers answers_;
 };
 
 TEST_F(RocksDbFileSystem, AnswersAsThatOfTheMachine) {
@@ -236,7 +228,7 @@ TEST_F(RocksDbFileSystem, AnswersAsThatOfTheMachine) {
         rocksdb::Slice result;
         do {
           text += " " + kind_of(file->Read(bytes, {}, &result, scratch.data(), nullptr)) +
-                  digest_of(result);
+                  digest_of({result.data(), result.size()});
         } while (!result.empty());
         return text;
       });
@@ -251,7 +243,7 @@ TEST_F(RocksDbFileSystem, AnswersAsThatOfTheMachine) {
              rocksdb::Slice result;
              const IOStatus status =
                  side.readers().at(id)->Read(offset, bytes, {}, &result, scratch.data(), nullptr);
-             return kind_of(status) + digest_of(result);
+             return kind_of(status) + digest_of({result.data(), result.size()});
            });
     }
   }

@@ -20,16 +20,15 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "lsm/numbered_records.h"
 #include "perdure/files.h"
 #include "support/child.h"
-#include "support/failing_medium.h"
 #include "support/files.h"
 #include "support/random.h"
 #include "support/scale.h"
@@ -37,16 +36,6 @@
 
 namespace perdure::test {
 namespace {
-
-using Model = std::map<std::string, std::string>;
-
-std::string key_of(uint64_t number) { return "key" + std::to_string(mix(number) % 100'000); }
-// In the order of numbers.
-std::string number_of(uint64_t number) { return std::to_string(uint64_t{1'000'000} + number); }
-std::string value_of(uint64_t number) {
-  return std::to_string(number) +
-         std::string(mix(number) % 400, static_cast<char>('a' + number % 26));
-}
 
 Model contents_of(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family = nullptr) {
   Model all;
@@ -319,55 +308,37 @@ TEST_F(RocksDb, GoesOnWhenAFullPoolHasRoomAgain) {
   EXPECT_EQ(there, model);
 }
 
-// Power fails under a database at any persist, and the medium refuses all from then on: an error of
-// the calls. What was synced is there when the pool is opened again.
-TEST_F(RocksDb, APowerFailureLosesNothingThatWasSynced) {
-  PoolOptions line;
-  line.capacity_bytes = kCapacity;
-  line.force_domain = true;
-  line.domain = Domain::kLine;
-  Pool::create(path(), line).close();
-  Random random(base_seed());
-  uint64_t synced = 0;   // records 0, 1, ... below
-  uint64_t written = 0;  // begun
-  for (uint64_t round = 0; round < rounds(20) && !HasFailure(); ++round) {
-    SCOPED_TRACE("round " + std::to_string(round));
-    FailingMedium medium(path(), Domain::kLine);
-    medium.begin();
-    medium.refuse_here(random.below(random.chance(50) ? 100 : 3000), true);
-    try {
-      const Place place(path(), line);
-      rocksdb::DB* opened = nullptr;
-      const rocksdb::Status opening = rocksdb::DB::Open(place.options(), "/db", &opened);
-      const std::unique_ptr<rocksdb::DB> db(opened);
-      if (opening.ok()) {
-        const Model there = contents_of(*db);
-        for (uint64_t i = 0; i < there.size(); ++i) {
-          const auto found = there.find(number_of(i));
-          ASSERT_TRUE(found != there.end() && found->second == value_of(i)) << i;
-        }
-        ASSERT_GE(there.size(), synced);
-        ASSERT_LE(there.size(), written);
-        synced = written = there.size();
-        for (rocksdb::Status status; status.ok();) {
-          rocksdb::WriteOptions options;
-          options.sync = random.chance(40);
-          status = db->Put(options, number_of(written), value_of(written));
-          ++written;
-          if (status.ok() && options.sync) synced = written;
-        }
-        std::string found;
-        EXPECT_TRUE(synced == 0 || db->Get({}, number_of(0), &found).ok());
-      }
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kIo) << error.what();
-    }
-    ASSERT_TRUE(medium.refused());
-    using Image = FailingMedium::Image;
-    const Image image = random.chance(40) ? Image::kLeast : Image::kMixed;
-    std::filesystem::rename(medium.make_image(image, random.next()), path());
+// A database whose power fails.
+class PoweredDatabase {
+ public:
+  PoweredDatabase(const std::string& path, const PoolOptions& options) : place_(path, options) {
+    rocksdb::DB* opened = nullptr;
+    opened_ = rocksdb::DB::Open(place_.options(), "/db", &opened).ok();
+    db_.reset(opened);
   }
-  EXPECT_GT(synced, 200U);
+
+  bool opened() const { return opened_; }
+  Model contents() const { return contents_of(*db_); }
+  bool put(const std::string& key, const std::string& value, bool sync) {
+    rocksdb::WriteOptions options;
+    options.sync = sync;
+    return db_->Put(options, key, value).ok();
+  }
+  bool has(const std::string& key) const {
+    std::string found;
+    return db_->Get({}, key, &found).ok();
+  }
+
+ private:
+  Place place_;
+  bool opened_ = false;
+  std::unique_ptr<rocksdb::DB> db_;
+};
+
+TEST_F(RocksDb, APowerFailureLosesNothingThatWasSynced) {
+  EXPECT_GT(
+      fail_power<PoweredDatabase>(path(), PoolOptions{.capacity_bytes = kCapacity}, rounds(20)),
+      200U);
 }
 
 // A file that is not there stays so, and a read without room that no file has an end for is none.
