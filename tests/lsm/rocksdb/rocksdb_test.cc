@@ -420,8 +420,9 @@ TEST_F(RocksDb, TwoQueueCountsAMultiGetOnce) {
   for (const bool mapped : {true, false}) {
     SCOPED_TRACE(mapped ? "read in place" : "copied");
     std::filesystem::remove(path());
+    // More than a block takes: with less there can be room for one that pushes another one out.
     const std::shared_ptr<rocksdb::Cache> cache =
-        rocksdb_2q_cache({.capacity_bytes = 1 << 20, .block_bytes = 4096});
+        rocksdb_2q_cache({.capacity_bytes = 1 << 20, .block_bytes = 8192, .reference_percent = 10});
     const Place place(path(), kCapacity);
     rocksdb::Options options = place.options();
     options.allow_mmap_reads = mapped;
