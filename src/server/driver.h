@@ -23,10 +23,11 @@ struct Events {
   std::vector<Accepted> accepted;
   std::vector<Connection*> changed;  // with new input, an end or a failure, or output that has gone
   bool woken = false;
+  bool lacks_descriptors = false;  // a client waits, and there is none for it
   void clear() {
     accepted.clear();
     changed.clear();
-    woken = false;
+    woken = lacks_descriptors = false;
   }
 };
 
@@ -42,6 +43,9 @@ class Driver {
   virtual void end() {}
   virtual void add_listener(int fd, uint32_t number) = 0;
   virtual void remove_listeners() = 0;
+  // Looks again at listeners that were left alone, since there was no descriptor for who waits
+  // there: such a socket is ready as long as he does.
+  virtual void listen_again() = 0;
   // Waits for input on the descriptor, a counter to wake the loop.
   virtual void add_wakeup(int fd) = 0;
   // Throws Error(kIo).
@@ -63,6 +67,11 @@ class Driver {
   static size_t unsent(const Connection& connection) {
     return connection.out.size() + connection.tls_out.size() + connection.sending.size();
   }
+
+ protected:
+  // Those who wait at a listener; `flags` as accept4(). False if it is to be left alone for a
+  // while.
+  static bool accept_some(int listener, uint32_t number, int flags, Events& events);
 };
 
 std::unique_ptr<Driver> make_epoll_driver();

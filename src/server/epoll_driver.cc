@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "perdure/error.h"
 #include "server/driver.h"
@@ -27,14 +28,18 @@ class EpollDriver final : public Driver {
   const char* name() const override { return "epoll"; }
 
   void add_listener(int fd, uint32_t number) override {
-    // What an event refers to: a listener by its number, the wakeup by 0, a connection by its
-    // address.
-    watch(fd, EPOLLIN, (uint64_t{number} << 1 | 1) << 1 | 1);
+    watch(fd, EPOLLIN, data_of(number));
     listeners_.push_back({fd, number});
   }
   void remove_listeners() override {
-    for (const auto& [fd, number] : listeners_) ::epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);
+    for (const Listener& one : listeners_) ::epoll_ctl(epoll_, EPOLL_CTL_DEL, one.fd, nullptr);
     listeners_.clear();
+  }
+  void listen_again() override {
+    for (Listener& one : listeners_) {
+      if (!std::exchange(one.rests, false)) continue;
+      change(one);
+    }
   }
   void add_wakeup(int fd) override {
     watch(fd, EPOLLIN, 1);
@@ -99,6 +104,20 @@ class EpollDriver final : public Driver {
   }
 
  private:
+  struct Listener {
+    int fd;
+    uint32_t number;
+    bool rests = false;
+  };
+  // What an event refers to: a listener by its number, the wakeup by 0, a connection by its
+  // address.
+  static uint64_t data_of(uint32_t listener) { return (uint64_t{listener} << 1 | 1) << 1 | 1; }
+  void change(const Listener& listener) const {
+    epoll_event event{};
+    if (!listener.rests) event.events = EPOLLIN;
+    event.data.u64 = data_of(listener.number);
+    ::epoll_ctl(epoll_, EPOLL_CTL_MOD, listener.fd, &event);
+  }
   void watch(int fd, uint32_t what, uint64_t data) const {
     epoll_event event{};
     event.events = what;
@@ -121,14 +140,12 @@ class EpollDriver final : public Driver {
     } catch (const std::bad_alloc&) {
     }
   }
-  void accept_all(uint32_t number, Events& events) const {
+  void accept_all(uint32_t number, Events& events) {
     const auto listener = std::ranges::find(listeners_, number, &Listener::number);
     if (listener == listeners_.end()) return;
-    for (int i = 0; i < kAcceptsMax; ++i) {
-      const int fd = ::accept4(listener->fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-      if (fd < 0) return;
-      events.accepted.push_back({fd, number});
-    }
+    if (accept_some(listener->fd, number, SOCK_NONBLOCK, events)) return;
+    listener->rests = true;
+    change(*listener);
   }
   void handle(Connection& connection, uint32_t what) {
     if ((what & EPOLLIN) != 0 || (connection.reads && (what & (EPOLLHUP | EPOLLERR)) != 0)) {
@@ -158,10 +175,6 @@ class EpollDriver final : public Driver {
     }
   }
 
-  struct Listener {
-    int fd;
-    uint32_t number;
-  };
   int epoll_;
   int wakeup_ = -1;
   std::vector<Listener> listeners_;

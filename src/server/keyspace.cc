@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "perdure/error.h"
+#include "pm/heap.h"
 #include "server/command_error.h"
 #include "server/encoding.h"
 #include "store/expiry_time.h"
@@ -230,10 +231,26 @@ bool Keyspace::find_element(std::string_view element, std::string_view& value) c
   return true;
 }
 
+// Writes. In a full pool, what is left of removed collections goes for it.
+template <typename Write>
+void Keyspace::with_room(Write write) {
+  constexpr int kTries = 16;
+  constexpr uint64_t kElements = 1024;
+  for (int i = 0;; ++i) {
+    try {
+      return write();
+    } catch (const Error& error) {
+      if (!pm::is_full(error) || i == kTries) throw;
+      turn_.finish();  // as between reap() of two turns
+      if (!reap_some(kElements)) throw;
+    }
+  }
+}
+
 void Keyspace::put(std::string_view raw, std::string_view value, uint64_t expiry_ms) {
   require_leader();
   if (!in_group_) {
-    turn_.write({.key = raw, .value = value, .expiry_ms = expiry_ms}, now_ms_);
+    with_room([&] { turn_.write({.key = raw, .value = value, .expiry_ms = expiry_ms}, now_ms_); });
     return;
   }
   if (raw.size() > Store::kKeyBytesMax || value.size() > Store::kValueBytesMax) {
@@ -412,6 +429,25 @@ void Keyspace::remove_element(std::string_view raw, std::string_view element) {
   erase(element);
 }
 
+// Whether it removes something, and there are fewer bytes of records after it than before: so a
+// full pool takes it as it takes the removal of one record. A header that is written again has as
+// many as before, and the note of a removed collection fewer than the header that goes.
+bool Keyspace::takes_away(const std::map<std::string, Pending, std::less<>>& group) const {
+  bool removes = false;
+  uint64_t before = 0;
+  uint64_t after = 0;
+  for (const auto& [key, write] : group) {
+    store::Partition::Found found{};
+    if (turn_.get(key, now_ms_, found)) before += key.size() + found.value.size();
+    if (write.value) {
+      after += key.size() + write.value->size();
+    } else {
+      removes = true;
+    }
+  }
+  return removes && after < before;
+}
+
 void Keyspace::commit_group() {
   in_group_ = in_transaction_;
   if (group_.empty()) return;
@@ -422,7 +458,9 @@ void Keyspace::commit_group() {
   if (group.size() == 1) {
     const auto& [key, write] = *group.begin();
     if (write.value) {
-      turn_.write({.key = key, .value = *write.value, .expiry_ms = write.expiry_ms}, now_ms_);
+      with_room([&] {
+        turn_.write({.key = key, .value = *write.value, .expiry_ms = write.expiry_ms}, now_ms_);
+      });
     } else {
       turn_.remove(key, now_ms_);
     }
@@ -437,7 +475,16 @@ void Keyspace::commit_group() {
         batch.put(key, *write.value, store::time_of_expiry(write.expiry_ms));
       }
     }
-    turn_.apply(batch);
+    bool frees = false;
+    with_room([&] {
+      try {
+        turn_.apply(batch, frees);
+      } catch (const Error& error) {
+        if (frees || !pm::is_full(error) || !takes_away(group)) throw;
+        frees = true;
+        turn_.apply(batch, true);
+      }
+    });
     ++groups_;
   }
   const auto has = [&](char what) { return group.contains(note_key(what)); };
@@ -537,20 +584,23 @@ void Keyspace::touch(std::string_view raw) {
   for (Watcher* watcher : found->second) watcher->dirty_ = true;
 }
 
-bool Keyspace::reap(uint64_t elements_max) {
+bool Keyspace::reap(uint64_t elements_max) { return !in_group_ && reap_some(elements_max); }
+
+bool Keyspace::reap_some(uint64_t elements_max) {
   // A follower is told by its leader what goes.
-  if (!ordered_ || !has_doomed_ || in_group_ || is_follower_) return false;
+  if (!ordered_ || !has_doomed_ || is_follower_) return false;
   if (next_expiry_ms_ > now_ms_ || !turn_.is_all_ready()) return false;
-  constexpr size_t kNotesMax = 16;  // in one go: of small collections there may be many
+  constexpr uint64_t kNoteElements = 8;  // what a note costs: all partitions are looked at for it
+  const size_t notes_max = elements_max / kNoteElements;
   std::vector<std::pair<std::string, std::string>> notes;
   const auto take_note = [&](std::string_view key, std::string_view) {
     if (!key.starts_with(kDoomPrefix) || key.size() != kDoomPrefix.size() + 16) return false;
     std::string_view raw;
     if (find_element(key, raw)) notes.emplace_back(key, raw);
-    return notes.size() < kNotesMax;
+    return notes.size() < notes_max;
   };
   // Without values: behind the notes come clients' keys.
-  scan(kDoomPrefix, false, kNotesMax, take_note, true);
+  scan(kDoomPrefix, false, notes_max, take_note, true);
   has_doomed_ = !notes.empty();
   if (notes.empty()) return false;
   next_expiry_ms_ = 0;
@@ -562,20 +612,21 @@ bool Keyspace::reap(uint64_t elements_max) {
       next_expiry_ms_ = std::min(at_ms, now_ms_ + 1000);
       return false;
     }
-    elements_max -= std::min(elements_max, reap_one(note, at_ms, raw, elements_max));
+    const uint64_t cost = kNoteElements + reap_one(note, at_ms, raw, elements_max);
+    elements_max -= std::min(elements_max, cost);
     if (elements_max == 0) break;
   }
   return true;
 }
 
-// Removes elements of the collection that the note names, or the note; returns how many.
+// Removes elements of the collection that the note names, or the note; returns how many elements.
 uint64_t Keyspace::reap_one(const std::string& note, uint64_t at_ms, std::string_view raw,
                             uint64_t elements_max) {
   const uint64_t id = read_ordered(std::string_view(note).substr(10));
   const Item item = find(raw);
   if (at_ms != 0 && item && item.collection.id == id) {
     turn_.remove(note, now_ms_);  // its expiry has changed since
-    return 1;
+    return 0;
   }
   std::string prefix(kElementPrefix);
   append_ordered(prefix, id);
@@ -590,7 +641,7 @@ uint64_t Keyspace::reap_one(const std::string& note, uint64_t at_ms, std::string
   // The note goes in a turn after the one that has removed the last elements: a crash may keep the
   // removal of one record and not that of another.
   if (elements.empty()) turn_.remove(note, now_ms_);
-  return std::max<uint64_t>(elements.size(), 1);
+  return elements.size();
 }
 
 }  // namespace perdure::server

@@ -233,7 +233,8 @@ class Keyspace {
   }
   void end_transaction() { in_transaction_ = false; }
 
-  // Removes a few elements of collections that are gone. Returns whether there is more to do.
+  // Removes some of what is left of collections that are gone. Returns whether there may be more to
+  // do. A turn has to end before it is called again.
   bool reap(uint64_t elements_max);
 
   // Notes for the watcher whether the key changes from now on; forget() ends that for all of its
@@ -273,7 +274,11 @@ class Keyspace {
   void touch(std::string_view raw);
   void add_touched(std::string_view raw);
   void drop_old(const Item& item, std::string_view raw);
+  bool takes_away(const std::map<std::string, Pending, std::less<>>& group) const;
   static std::string note_key(char what);
+  template <typename Write>
+  void with_room(Write write);
+  bool reap_some(uint64_t elements_max);
   uint64_t reap_one(const std::string& note, uint64_t at_ms, std::string_view raw,
                     uint64_t elements_max);
   void note_internal(char what);

@@ -22,8 +22,9 @@ namespace {
 
 constexpr uint64_t kLookMs = 100;
 constexpr uint64_t kDrainMs = 5000;
-constexpr uint64_t kReapElements = 256;
-constexpr size_t kAheadKeys = 32;  // or some more
+constexpr uint64_t kLackTellMs = 10'000;
+constexpr uint64_t kReapElements = 256;  // some hundred microseconds
+constexpr size_t kAheadKeys = 32;        // or some more
 
 // What a connection needs may be more memory than there is: then it goes, and the others stay.
 template <typename Step>
@@ -146,15 +147,16 @@ void Loop::run() {
 
 void Loop::turn() {
   events_.clear();
-  driver_->wait(ready_.empty() ? static_cast<int>(kLookMs) : 0, events_);
+  const int patience_ms = has_garbage_ ? 1 : static_cast<int>(kLookMs);
+  driver_->wait(ready_.empty() ? patience_ms : 0, events_);
   now_ms_ = steady_ms();
   accept(events_);
   for (Connection* connection : events_.changed) note_input(*connection);
   if (events_.woken) deliver_mail();
   serve();
-  if (now_ms_ - looked_ms_ < kLookMs) return;
   try {
-    look_after_connections();
+    if (has_garbage_) reap();
+    if (now_ms_ - looked_ms_ >= kLookMs) look_after_connections();
   } catch (const std::bad_alloc&) {
     server_.log().write(LogLevel::kError, "out of memory for what is done in the background");
   }
@@ -171,6 +173,10 @@ void Loop::serve() {
 
 void Loop::accept(const Events& events) {
   for (const auto& [fd, listener] : events.accepted) welcome(fd, listeners_[listener].second);
+  if (!events.lacks_descriptors || now_ms_ - lacked_ms_ < kLackTellMs) return;
+  lacked_ms_ = now_ms_;
+  server_.log().write(LogLevel::kWarning,
+                      "no descriptor is left for a new connection: it waits (ulimit -n)");
 }
 
 void Loop::welcome(int fd, Face face) {
@@ -405,10 +411,20 @@ void Loop::close(Connection& connection) {
   driver_->remove(std::move(owned));
 }
 
+// A little of what removed collections have left, in a quarter of the time at most.
+void Loop::reap() {
+  const double begin_s = steady_seconds();
+  if (begin_s < reap_from_s_) return;
+  has_garbage_ = server_.reap(kReapElements);
+  const double end_s = steady_seconds();
+  reap_from_s_ = end_s + 3 * (end_s - begin_s);
+}
+
 // Timeouts, and work that nobody waits for.
 void Loop::look_after_connections() {
   looked_ms_ = now_ms_;
-  if (index_ == 0) server_.reap(kReapElements);
+  driver_->listen_again();
+  if (index_ == 0) reap();
   const uint64_t idle_ms = uint64_t{server_.limits().idle_timeout_s.load()} * 1000;
   const uint64_t slow_ms = uint64_t{server_.limits().slow_timeout_s.load()} * 1000;
   std::vector<Connection*> late;

@@ -74,6 +74,7 @@ class Loop {
   void after_turn(Connection& connection);
   void deliver_mail();
   void close(Connection& connection);
+  void reap();
   void look_after_connections();
   void drain();
   void wake();
@@ -96,6 +97,9 @@ class Loop {
   std::atomic<bool> stopping_{false};
   uint64_t now_ms_ = 0;
   uint64_t looked_ms_ = 0;
+  uint64_t lacked_ms_ = 0;    // when it was told that descriptors lack
+  bool has_garbage_ = false;  // more of it than the last reap() has removed
+  double reap_from_s_ = 0;
   std::thread thread_;
 };
 

@@ -423,23 +423,19 @@ void Server::note_slow(std::span<const std::string_view> arguments, uint64_t us,
 
 uint64_t Server::uptime_s() const { return static_cast<uint64_t>(std::time(nullptr)) - started_s_; }
 
-void Server::reap(uint64_t elements_max) {
-  // Several steps, with room for others between them.
-  constexpr int kSteps = 16;
-  for (int i = 0; i < kSteps; ++i) {
-    const Turn turn(*this);
-    if (keys_ == nullptr) return;
-    look_after_replicas();
-    bool more = false;
-    try {
-      if (events_.are_on()) more = events_.look_at_expiries();
-      more = keys_->reap(elements_max) || more;
-    } catch (const std::exception& error) {  // without memory, too: what was removed is finished
-      log_.write(LogLevel::kWarning, "garbage of removed collections stays for now: {}",
-                 error.what());
-    }
-    if (!turn.finish() || !more) return;
+bool Server::reap(uint64_t elements_max) {
+  const Turn turn(*this);
+  if (keys_ == nullptr) return false;
+  look_after_replicas();
+  bool more = false;
+  try {
+    if (events_.are_on()) more = events_.look_at_expiries();
+    more = keys_->reap(elements_max) || more;
+  } catch (const std::exception& error) {  // without memory, too: what was removed is finished
+    log_.write(LogLevel::kWarning, "garbage of removed collections stays for now: {}",
+               error.what());
   }
+  return turn.finish() && more;
 }
 
 Server::Turn::Turn(Server& server) : server_(server), lock_(server.execution_) {

@@ -143,8 +143,9 @@ class Server {
   Subscribers& channels() { return channels_; }
   Subscribers& patterns() { return patterns_; }
 
-  // Removes elements of collections that are gone, a few. Takes the lock itself.
-  void reap(uint64_t elements_max);
+  // Removes some elements of collections that are gone. Returns whether there is more to do. Takes
+  // the lock itself.
+  bool reap(uint64_t elements_max);
 
   // The execution lock for a turn of a loop.
   class Turn {

@@ -63,6 +63,7 @@ class UringDriver final : public Driver {
   void add_listener(int fd, uint32_t number) override {
     if (listeners_.size() <= number) listeners_.resize(number + 1, -1);
     listeners_[number] = fd;
+    resting_.reserve(listeners_.size());
     watch_listener(number);
   }
   void remove_listeners() override {
@@ -72,6 +73,11 @@ class UringDriver final : public Driver {
       entry->user_data = kCancel;
       listeners_[number] = -1;
     }
+    resting_.clear();
+  }
+  void listen_again() override {
+    for (const uint32_t number : resting_) watch_listener(number);
+    resting_.clear();
   }
   void add_wakeup(int fd) override {
     wakeup_ = fd;
@@ -229,19 +235,19 @@ class UringDriver final : public Driver {
   void accept_all(uint32_t number, Events& events) {
     const int listener = listeners_[number];
     if (listener < 0) return;
-    for (int i = 0; i < kAcceptsMax; ++i) {
-      // Blocking: io_uring waits by itself.
-      const int fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-      if (fd < 0) break;
-      events.accepted.push_back({fd, number});
+    // Blocking sockets: io_uring waits by itself.
+    if (accept_some(listener, number, 0, events)) {
+      watch_listener(number);
+    } else {
+      resting_.push_back(number);  // there is room for all
     }
-    watch_listener(number);
   }
 
   io_uring ring_;
   [[maybe_unused]] const bool polls_first_;
   const bool is_disabled_;
   std::vector<int> listeners_;
+  std::vector<uint32_t> resting_;  // not watched for now
   int wakeup_ = -1;
   uint64_t counter_ = 0;
   size_t connections_ = 0;  // with those that are removed

@@ -14,7 +14,7 @@ void StoreImpl::apply(const Store::Batch& batch) {
   with_all_room([&] { apply_once(batch); });
 }
 
-void StoreImpl::apply_once(const Store::Batch& batch) {
+void StoreImpl::apply_once(const Store::Batch& batch, bool frees) {
   const uint64_t now = now_ms();
   // By partition, each in the order of the batch.
   struct Member {
@@ -37,7 +37,8 @@ void StoreImpl::apply_once(const Store::Batch& batch) {
     writes.emplace_back(member.place.hash, WriteRequest{.key = write.key,
                                                         .value = write.value,
                                                         .expiry_ms = write.expiry_ms,
-                                                        .removal = write.removal});
+                                                        .removal = write.removal,
+                                                        .frees = frees});
   }
   const auto number = [&](size_t i) { return order[i].place.number; };
   const auto for_groups = [&](auto work) {

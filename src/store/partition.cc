@@ -434,7 +434,7 @@ Partition::Group Partition::prepare(std::span<const GroupWrite> writes, uint64_t
     group.push_back(parts_of(request));
     group.back().whole_key = request.key;
     bytes += group.back().bytes() + sizeof(Superseded) + removal_extra(group.back());
-    adds = adds || !request.removal;
+    adds = adds || (!request.removal && !request.frees);
   }
   if (bytes > payload_bytes()) {
     throw Error(ErrorCode::kTooLarge,

@@ -94,6 +94,8 @@ struct WriteRequest {
   uint64_t version = 0;  // for kIfVersion
   uint64_t expiry_ms = kNoExpiry;
   bool removal = false;  // in a group; its condition is kNone
+  // In a group that leaves fewer bytes than there were: it may use what is kept for removals.
+  bool frees = false;
 };
 
 // The records of a partition whose keys begin with a prefix.

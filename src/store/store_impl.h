@@ -476,7 +476,8 @@ class StoreImpl final : public RuntimeClient {
   auto write_to(uint32_t number, Work work) const {
     return with_all_room([&] { return with(number, true, std::ref(work)); });
   }
-  void apply_once(const Store::Batch& batch);
+  // `frees`: as WriteRequest::frees.
+  void apply_once(const Store::Batch& batch, bool frees = false);
   uint64_t remove_prefix_once(std::string_view prefix, const std::vector<uint32_t>& numbers);
   // What another partition has that a write may have instead: false if there was nothing.
   bool make_all_room() const;

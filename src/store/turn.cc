@@ -110,11 +110,11 @@ bool StoreTurn::for_some(uint64_t number, uint64_t random, uint64_t now_ms,
   return partition(static_cast<uint32_t>(number)).for_some(random, now_ms, visit);
 }
 
-void StoreTurn::apply(const Store::Batch& batch) {
+void StoreTurn::apply(const Store::Batch& batch, bool frees) {
   // It ends with a fence of its own, which the batch needs: whether all of it is there is told from
   // what each partition's log ends with. Records of the turn that lie before it in these logs are
   // durable too.
-  with_all_room([&] { store_.apply_once(batch); });
+  with_all_room([&] { store_.apply_once(batch, frees); });
 }
 
 void StoreTurn::finish() {

@@ -49,8 +49,9 @@ class StoreTurn {
   bool remove(std::string_view key, uint64_t now_ms);
   // Several writes of which a crash keeps all or none, and with them all earlier ones of the turn
   // in the partitions that they go to. Throws as write(), having changed nothing, and kTooLarge if
-  // those of one partition do not fit into a block.
-  void apply(const Store::Batch& batch);
+  // those of one partition do not fit into a block. `frees`: they leave fewer bytes than there
+  // were, and may use the room that is kept for removals.
+  void apply(const Store::Batch& batch, bool frees = false);
   // Makes the writes of the turn durable. Throws kIo: then none of them, and no read since, may be
   // told.
   void finish();

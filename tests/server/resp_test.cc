@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <fstream>
 #include <optional>
 #include <set>
@@ -1304,6 +1305,36 @@ TEST_P(Resp, ThousandConnections) {
   EXPECT_EQ(clients[7]({"DBSIZE"}), "1000");
 }
 
+// Who comes when no descriptor is left waits for one, and the server does not spin for him.
+TEST_P(Resp, WaitsForDescriptors) {
+  start();
+  RespClient first = resp();
+  EXPECT_EQ(first({"PING"}), "PONG");
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  std::vector<int> taken(1, ::dup(0));
+  rlimit little = before;
+  little.rlim_cur = static_cast<rlim_t>(taken.front()) + 8;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &little), 0);
+  const auto take_all = [&] {
+    for (int fd = ::dup(0); fd >= 0; fd = ::dup(0)) taken.push_back(fd);
+  };
+  take_all();
+  ::close(taken.back());  // for the client
+  taken.pop_back();
+  RespClient second = resp();
+  take_all();
+  second.write({"PING"});
+  const std::clock_t begin = std::clock();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const double busy_s = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  EXPECT_EQ(first({"PING"}), "PONG");
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  for (const int fd : taken) ::close(fd);
+  EXPECT_LT(busy_s, 0.3);
+  EXPECT_EQ(second.read().to_string(), "PONG");
+}
+
 TEST_P(Resp, FullPoolsRefuseAndGoOn) {
   config.capacity_bytes = uint64_t{4} << 20;
   start();
@@ -1319,6 +1350,88 @@ TEST_P(Resp, FullPoolsRefuseAndGoOn) {
   EXPECT_EQ(c({"GET", "key1"}).size(), 1000U);
   for (int i = 0; i < stored; ++i) ASSERT_EQ(c({"DEL", "key" + std::to_string(i)}), "1");
   EXPECT_EQ(c({"SET", "again", "1"}), "OK");
+}
+
+// Whatever takes something away goes on in a full pool, although a collection's header is written
+// again, and what is left of a removed one is noted.
+TEST_P(Resp, FullPoolsLetCollectionsGo) {
+  config.capacity_bytes = uint64_t{4} << 20;
+  start();
+  RespClient c = resp();
+  // Collections of several kinds, then small records to the last byte that there is.
+  int stored = 0;
+  const auto name = [](int i) { return "collection" + std::to_string(i); };
+  for (std::string last; last.substr(0, 4) != "-OOM"; ++stored) {
+    ASSERT_LT(stored, 100000);
+    const std::string of = name(stored);
+    const std::string a(20 + stored % 50, 'a');
+    switch (stored % 4) {
+      case 0:
+        last = c({"HSET", of, a, "1", "b", "2", "c", "3"});
+        break;
+      case 1:
+        last = c({"SADD", of, a, "b", "c"});
+        break;
+      case 2:
+        last = c({"ZADD", of, "1", a, "2", "b", "3", "c"});
+        break;
+      default:
+        last = c({"RPUSH", of, a, "b", "c"});
+    }
+  }
+  --stored;
+  int strings = 0;
+  while (c({"SET", "s" + std::to_string(strings), "x"}) == "OK") ++strings;
+  ASSERT_GT(stored, 1000);
+  for (int i = 0; i < stored; ++i) {
+    const std::string of = name(i);
+    switch (i % 4) {
+      case 0:
+        ASSERT_EQ(c({"HDEL", of, "b"}), "1") << i;
+        break;
+      case 1:
+        ASSERT_EQ(c({"SREM", of, "b"}), "1") << i;
+        break;
+      case 2:
+        ASSERT_EQ(c({"ZREM", of, "b"}), "1") << i;
+        break;
+      default:
+        ASSERT_EQ(c({"RPOP", of}), "c") << i;
+    }
+    if (i % 3 == 0) {
+      ASSERT_EQ(c({"DEL", of}), "1") << i;
+    } else if (i % 3 == 1) {
+      c({"MULTI"});
+      c({"DEL", of});
+      ASSERT_EQ(c({"EXEC"}), "[1]") << i;
+    }
+  }
+  // Nothing in between makes room for these.
+  for (int i = 2; i < stored; i += 3) ASSERT_EQ(c({"DEL", name(i)}), "1") << i;
+  for (int i = 0; i < strings; ++i) ASSERT_EQ(c({"DEL", "s" + std::to_string(i)}), "1");
+  EXPECT_EQ(c({"DBSIZE"}), "0");
+  EXPECT_EQ(c({"SET", "again", std::string(1000, 'x')}), "OK");
+  EXPECT_EQ(c({"HSET", "anew", "a", "b"}), "1");
+}
+
+// As many removals at once as there is to remove: each is noted before any element has gone.
+TEST_P(Resp, FullPoolsLetAllCollectionsGoAtOnce) {
+  config.capacity_bytes = uint64_t{4} << 20;
+  start();
+  RespClient c = resp();
+  const auto fill = [&] {
+    int stored = 0;
+    while (c({"SADD", "s" + std::to_string(stored), "x"}) == "1") ++stored;
+    return stored;
+  };
+  const int stored = fill();
+  ASSERT_GT(stored, 1000);
+  for (int i = 0; i < stored; ++i) c.write({"DEL", "s" + std::to_string(i)});
+  for (int i = 0; i < stored; ++i) ASSERT_EQ(c.read().to_string(), "1") << i;
+  EXPECT_EQ(c({"DBSIZE"}), "0");
+  EXPECT_GE(fill(), stored * 9 / 10);  // at the cost of what is left of the others
+  EXPECT_EQ(c({"FLUSHALL"}), "OK");
+  EXPECT_EQ(c({"DBSIZE"}), "0");
 }
 
 // Threads and connections side by side, on the same keys.
