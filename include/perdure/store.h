@@ -37,6 +37,7 @@ namespace perdure {
 namespace store {
 class StoreCursor;
 class StoreImpl;
+class StoreTurn;
 class StoreSnapshot;
 }  // namespace store
 
@@ -231,6 +232,7 @@ class Store {
 
    private:
     friend class store::StoreImpl;
+    friend class store::StoreTurn;
     struct Write {
       std::string key;
       std::string value;

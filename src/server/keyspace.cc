@@ -429,25 +429,6 @@ void Keyspace::remove_element(std::string_view raw, std::string_view element) {
   erase(element);
 }
 
-// Whether it removes something, and there are fewer bytes of records after it than before: so a
-// full pool takes it as it takes the removal of one record. A header that is written again has as
-// many as before, and the note of a removed collection fewer than the header that goes.
-bool Keyspace::takes_away(const std::map<std::string, Pending, std::less<>>& group) const {
-  bool removes = false;
-  uint64_t before = 0;
-  uint64_t after = 0;
-  for (const auto& [key, write] : group) {
-    store::Partition::Found found{};
-    if (turn_.get(key, now_ms_, found)) before += key.size() + found.value.size();
-    if (write.value) {
-      after += key.size() + write.value->size();
-    } else {
-      removes = true;
-    }
-  }
-  return removes && after < before;
-}
-
 void Keyspace::commit_group() {
   in_group_ = in_transaction_;
   if (group_.empty()) return;
@@ -475,16 +456,7 @@ void Keyspace::commit_group() {
         batch.put(key, *write.value, store::time_of_expiry(write.expiry_ms));
       }
     }
-    bool frees = false;
-    with_room([&] {
-      try {
-        turn_.apply(batch, frees);
-      } catch (const Error& error) {
-        if (frees || !pm::is_full(error) || !takes_away(group)) throw;
-        frees = true;
-        turn_.apply(batch, true);
-      }
-    });
+    with_room([&] { turn_.apply(batch, now_ms_); });
     ++groups_;
   }
   const auto has = [&](char what) { return group.contains(note_key(what)); };

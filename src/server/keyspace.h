@@ -274,7 +274,6 @@ class Keyspace {
   void touch(std::string_view raw);
   void add_touched(std::string_view raw);
   void drop_old(const Item& item, std::string_view raw);
-  bool takes_away(const std::map<std::string, Pending, std::less<>>& group) const;
   static std::string note_key(char what);
   template <typename Write>
   void with_room(Write write);

@@ -362,7 +362,7 @@ void ReplicaWriter::apply(const std::vector<Unit>& units, FollowState& state) {
   }
   batch.put(state_key(), after.encode());
   // Durable on return, all of it or, if a crash comes before, nothing.
-  keys_.turn().apply(batch);
+  keys_.turn().apply(batch, keys_.now_ms());
   state = std::move(after);
 }
 
@@ -438,7 +438,7 @@ void ReplicaWriter::finish_journal() {
     Store::Batch batch;
     batch.put(state_key(), after.encode());
     batch.remove(journal_key());
-    keys_.turn().apply(batch);
+    keys_.turn().apply(batch, keys_.now_ms());
   }
   remove_pieces();
 }

@@ -1,6 +1,7 @@
 #include "store/turn.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace perdure::store {
@@ -110,11 +111,33 @@ bool StoreTurn::for_some(uint64_t number, uint64_t random, uint64_t now_ms,
   return partition(static_cast<uint32_t>(number)).for_some(random, now_ms, visit);
 }
 
-void StoreTurn::apply(const Store::Batch& batch, bool frees) {
+bool StoreTurn::takes_away(const Store::Batch& batch, uint64_t now_ms) const {
+  std::map<std::string_view, const Store::Batch::Write*> last;  // of equal keys it stays
+  for (const auto& write : batch.writes_) last[write.key] = &write;
+  bool removes = false;
+  uint64_t before = 0;
+  uint64_t after = 0;
+  for (const auto& [key, write] : last) {
+    Partition::Found found{};
+    if (get(key, now_ms, found)) before += key.size() + found.value.size();
+    removes = removes || write->removal;
+    if (!write->removal) after += key.size() + write->value.size();
+  }
+  return removes && after < before;
+}
+
+void StoreTurn::apply(const Store::Batch& batch, uint64_t now_ms) {
   // It ends with a fence of its own, which the batch needs: whether all of it is there is told from
   // what each partition's log ends with. Records of the turn that lie before it in these logs are
   // durable too.
-  with_all_room([&] { store_.apply_once(batch, frees); });
+  with_all_room([&] {
+    try {
+      store_.apply_once(batch);
+    } catch (const Error& error) {
+      if (!pm::is_full(error) || !takes_away(batch, now_ms)) throw;
+      store_.apply_once(batch, true);
+    }
+  });
 }
 
 void StoreTurn::finish() {

@@ -49,9 +49,9 @@ class StoreTurn {
   bool remove(std::string_view key, uint64_t now_ms);
   // Several writes of which a crash keeps all or none, and with them all earlier ones of the turn
   // in the partitions that they go to. Throws as write(), having changed nothing, and kTooLarge if
-  // those of one partition do not fit into a block. `frees`: they leave fewer bytes than there
-  // were, and may use the room that is kept for removals.
-  void apply(const Store::Batch& batch, bool frees = false);
+  // those of one partition do not fit into a block. In a full pool those that remove something, and
+  // leave fewer bytes than there were, use the room that is kept for removals.
+  void apply(const Store::Batch& batch, uint64_t now_ms);
   // Makes the writes of the turn durable. Throws kIo: then none of them, and no read since, may be
   // told.
   void finish();
@@ -92,6 +92,7 @@ class StoreTurn {
   // As StoreImpl::with_all_room(), without waiting.
   template <typename Write>
   auto with_all_room(Write write);
+  bool takes_away(const Store::Batch& batch, uint64_t now_ms) const;
 
   struct Foreseen {
     const Partition* partition = nullptr;

@@ -531,19 +531,7 @@ TEST_F(FollowAnew, TakesOverWithAFullPool) {
   }
   follower.stop();
   stop();
-  {
-    // To the last byte.
-    Pool pool = Pool::open(follower.config.pool);
-    Store store = Store::open(pool, config.name);
-    int filler = 0;
-    for (const size_t bytes : {2000U, 200U, 20U, 0U}) {
-      try {
-        for (;; ++filler) store.put("filler" + std::to_string(filler), std::string(bytes, 'f'));
-      } catch (const Error& error) {
-        ASSERT_EQ(error.code(), ErrorCode::kPoolFull) << error.what();
-      }
-    }
-  }
+  fill_follower();
   follower.start();
   {
     RespClient c = follower.resp();

@@ -147,6 +147,31 @@ TEST_F(Follow, ALeaderThatWasPutBackIsRefused) {
   EXPECT_EQ(follower.resp()({"GET", "k7"}), "third");
 }
 
+// What the leader removes makes room, although each part of its log is applied together with the
+// note of how far it goes.
+TEST_F(Follow, AFullPoolTakesRemovals) {
+  follower.config.capacity_bytes = uint64_t{8} << 20;
+  start_both();
+  constexpr int kKeys = 1000;
+  RespClient to = resp();
+  for (int i = 0; i < kKeys; ++i) {
+    to({"SET", "k" + std::to_string(i), std::string(400, 'x')});
+    to({"HSET", "h" + std::to_string(i), "a", "1", "b", std::string(100, 'y')});
+  }
+  catch_up();
+  follower.stop();
+  fill_follower();
+  follower.start();
+  for (int i = 0; i < kKeys; ++i) {
+    ASSERT_EQ(to({"DEL", "k" + std::to_string(i)}), "1");
+    ASSERT_EQ(to({"HDEL", "h" + std::to_string(i), "b"}), "1");
+  }
+  catch_up();
+  RespClient from = follower.resp();
+  EXPECT_EQ(from({"EXISTS", "k0", "k999", "h0"}), "1");
+  EXPECT_EQ(from({"HLEN", "h999"}), "1");
+}
+
 TEST_F(Follow, AnotherLeaderIsRefused) {
   start_both();
   resp()({"SET", "a", "1"});

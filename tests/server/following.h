@@ -6,6 +6,9 @@
 #include <string>
 #include <thread>
 
+#include "perdure/error.h"
+#include "perdure/pool.h"
+#include "perdure/store.h"
 #include "server/fixture.h"
 
 namespace perdure::test {
@@ -59,6 +62,20 @@ class Follow : public ServerTest {
       // What both know of it.
       throw std::runtime_error(std::string(error.what()) + "\n" + from({"INFO", "replication"}) +
                                to({"INFO", "replication"}));
+    }
+  }
+
+  // Its pool to the last byte, behind its back; it is stopped.
+  void fill_follower() {
+    Pool pool = Pool::open(follower.config.pool);
+    Store store = Store::open(pool, config.name);
+    int filler = 0;
+    for (const size_t bytes : {2000U, 200U, 20U, 0U}) {
+      try {
+        for (;; ++filler) store.put("filler" + std::to_string(filler), std::string(bytes, 'f'));
+      } catch (const Error& error) {
+        ASSERT_EQ(error.code(), ErrorCode::kPoolFull) << error.what();
+      }
     }
   }
 
