@@ -100,8 +100,8 @@ void Mutations::add(const Run& run, Subject& subject, const ExploreOptions& opti
       mutant.crashes_again_at = {};
       try_to_kill(mutant);
     }
-    if (!result.killed) {
-      mutant.begin = 0;
+    if (!result.killed && deaths_of(options) > 0) {
+      mutant.begin = options.begin;
       mutant.nested_only = true;
       mutant.only_held_back = true;
       mutant.deaths_max = kDeathsPerDeath * deaths_of(options);
