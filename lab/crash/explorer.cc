@@ -442,7 +442,8 @@ void Explorer::explore_apart() {
 }
 
 // Of each line that holds a store of the dead process back: the first one that would be durable if
-// nothing were dropped. All of these lines are lost, or one, and no others.
+// nothing were dropped. All of these lines are lost and no others, or any of the others, or one
+// line alone.
 void Explorer::explore_held_back() {
   const auto& events = run_.trace.events;
   const uint32_t at = memory_.position();
@@ -467,9 +468,11 @@ void Explorer::explore_held_back() {
   if (held.empty() || looks_held_ >= kLooksMax) return;
   ++result_.points;
   seen_here_.clear();
-  if (!take_state(state_without(memory_, held)) || held.size() < 2) return;
-  const auto one =
-      std::next(held.begin(), static_cast<ptrdiff_t>(next_seed(options_.seed ^ at) % held.size()));
+  const uint64_t drawn = next_seed(options_.seed ^ at);
+  if (!take_state(state_without(memory_, held)) || !take_state(state_without(memory_, held, drawn)))
+    return;
+  if (held.size() < 2) return;
+  const auto one = std::next(held.begin(), static_cast<ptrdiff_t>(drawn % held.size()));
   take_state(state_without(memory_, {*one}));
 }
 
@@ -718,6 +721,7 @@ void Explorer::report(const CrashState& state, const Verdict& verdict) {
 
 // All that was stored is seen by the next process; what is pending stays pending.
 void Explorer::explore_death() {
+  if (options_.only_held_back && memory_.pending().empty()) return;
   seen_here_.clear();
   const CrashState seen = state_apart_at(memory_, 0);
   if (!take_state(seen)) return;

@@ -200,6 +200,11 @@ TEST(StateWithout, LacksTheLinesThatAreNamedFromAnEventOn) {
   EXPECT_EQ(state.words, (std::vector<Word>{{64, 2}, {128, 4}}));
   EXPECT_EQ(state_without(memory, {}).hash, state_apart_at(memory, 0).hash);
   EXPECT_NE(state.hash, state_apart_at(memory, 0).hash);
+  std::set<uint64_t> images;  // of the line that is not named, with and without it
+  for (uint64_t seed = 1; seed < 20; ++seed)
+    images.insert(state_without(memory, {{0, 0}, {1, 2}}, seed).hash);
+  EXPECT_EQ(images.size(), 2U);
+  EXPECT_TRUE(images.contains(state.hash));
 }
 
 // The sample of a moment with many lines has them, too.
