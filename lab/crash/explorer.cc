@@ -138,6 +138,7 @@ class Explorer {
   std::map<uint64_t, uint32_t> held_;  // by line: the first store that is held back
   uint32_t looks_held_ = 0;            // at moments since that changed
   static constexpr uint32_t kLooksMax = 48;
+  static constexpr uint32_t kLaterOneIn = 16;
   Worker worker_;
   Clock::time_point begin_;
   Clock::time_point told_;
@@ -465,7 +466,8 @@ void Explorer::explore_held_back() {
   }
   looks_held_ = held == held_ ? looks_held_ + 1 : 0;
   held_ = held;
-  if (held.empty() || looks_held_ >= kLooksMax) return;
+  const bool in_turn = looks_held_ < kLooksMax || looks_held_ % kLaterOneIn == 0;
+  if (held.empty() || !in_turn) return;
   ++result_.points;
   seen_here_.clear();
   const uint64_t drawn = next_seed(options_.seed ^ at);
