@@ -141,7 +141,6 @@ class Campaign {
         return;
       }
       explore_options.seconds_max = options_.mutant_seconds;
-      explore_options.crashes_again_at = {};
       explore_options.nested_only = false;
       mutations_.add(run, subject, explore_options, report.exploration, verdicts,
                      [&](const MutationSite& site, size_t done, size_t of) {

@@ -58,6 +58,11 @@ class Explorer {
                 options.worker),
         begin_(Clock::now()) {
     if (run.expectations.empty()) outputs_.emplace(run.trace, subject, options.worker);
+    if (options.only_held_back && run.inherited.events > 0) {
+      whole_image_.emplace(run.trace.region_bytes);
+      whole_.emplace(run.trace, subject.domain(), whole_image_->bytes(), PendingMemory::Drops(),
+                     run.inherited);
+    }
     choose_points();
     choose_splits();
     choose_deaths();
@@ -72,6 +77,7 @@ class Explorer {
   void explore_point();
   void explore_sample();
   void explore_apart();
+  void explore_held_back();
   RecentFrom recent_from() const;
   bool take_state(const CrashState& state);
   void take_apart(const CrashState& state, uint64_t draw = 0);
@@ -126,6 +132,13 @@ class Explorer {
   std::unordered_map<uint64_t, std::string> contents_;  // by digest, where explain() decides
   ImageFile image_;
   PendingMemory memory_;
+  // The same with every flush and fence in its place: where what is held back is looked for.
+  std::optional<ImageFile> whole_image_;
+  std::optional<PendingMemory> whole_;
+  std::map<uint64_t, uint32_t> held_;  // by line: the first store that is held back
+  uint32_t looks_held_ = 0;            // at moments since that changed
+  static constexpr uint32_t kLooksMax = 48;
+  static constexpr uint32_t kLaterOneIn = 16;
   Worker worker_;
   Clock::time_point begin_;
   Clock::time_point told_;
@@ -189,7 +202,9 @@ Exploration Explorer::run() {
     const uint32_t at = memory_.position();
     const bool last = at == events.size();
     if (at >= options_.begin && !is_skipped(at) && (last || is_worth_a_look(at))) {
-      if (!options_.nested_only) {
+      if (whole_) {
+        explore_held_back();
+      } else if (!options_.nested_only) {
         explore_point();
       } else if (nested_is_due()) {
         const uint64_t nested = result_.nested_runs;
@@ -202,6 +217,7 @@ Exploration Explorer::run() {
     if (last || at >= options_.end) break;
     if (!is_skipped(at)) ++events_explored_;
     memory_.step();
+    if (whole_) whole_->step();
   }
   result_.seconds = seconds_since(begin_);
   if (!result_.finished && events_to_explore_ > 0) {
@@ -335,9 +351,7 @@ void Explorer::choose_splits() {
 
 // Just after stores, from the places that store in turn; or where the caller says.
 void Explorer::choose_deaths() {
-  const uint64_t wanted = options_.deaths_max == ExploreOptions::kDeathsAsRecoveries
-                              ? options_.nested_max
-                              : options_.deaths_max;
+  const uint64_t wanted = deaths_of(options_);
   // In domain `byte` no store is in the caches only.
   if (options_.crashes <= options_.round || wanted == 0 || subject_.domain() == Domain::kByte)
     return;
@@ -426,6 +440,42 @@ void Explorer::explore_apart() {
   for (uint64_t draw = 0; draw < draws && !over_limit(); ++draw) {
     take_apart(state_apart(memory_, next_seed(options_.seed ^ at) + draw), draw);
   }
+}
+
+// Of each line that holds a store of the dead process back: the first one that would be durable if
+// nothing were dropped. All of these lines are lost and no others, or any of the others, or one
+// line alone.
+void Explorer::explore_held_back() {
+  const auto& events = run_.trace.events;
+  const uint32_t at = memory_.position();
+  const EventKind kind = at < events.size() ? events[at].kind : EventKind::kEnd;
+  if (kind == EventKind::kFlush || kind == EventKind::kStream) return;  // see the fence
+  std::map<uint64_t, uint32_t> held;
+  for (const auto& [number, line] : memory_.pending()) {
+    const auto whole = whole_->pending().find(number);
+    for (const PendingStore& store : line.stores) {
+      if (store.event >= run_.inherited.events) break;
+      const bool waits = whole != whole_->pending().end() &&
+                         std::ranges::any_of(whole->second.stores, [&](const PendingStore& other) {
+                           return other.event == store.event;
+                         });
+      if (waits) continue;
+      held.emplace(number, store.event);
+      break;
+    }
+  }
+  looks_held_ = held == held_ ? looks_held_ + 1 : 0;
+  held_ = held;
+  const bool in_turn = looks_held_ < kLooksMax || looks_held_ % kLaterOneIn == 0;
+  if (held.empty() || !in_turn) return;
+  ++result_.points;
+  seen_here_.clear();
+  const uint64_t drawn = next_seed(options_.seed ^ at);
+  if (!take_state(state_without(memory_, held)) || !take_state(state_without(memory_, held, drawn)))
+    return;
+  if (held.size() < 2) return;
+  const auto one = std::next(held.begin(), static_cast<ptrdiff_t>(drawn % held.size()));
+  take_state(state_without(memory_, {*one}));
 }
 
 void Explorer::take_apart(const CrashState& state, uint64_t draw) {
@@ -673,6 +723,7 @@ void Explorer::report(const CrashState& state, const Verdict& verdict) {
 
 // All that was stored is seen by the next process; what is pending stays pending.
 void Explorer::explore_death() {
+  if (options_.only_held_back && memory_.pending().empty()) return;
   seen_here_.clear();
   const CrashState seen = state_apart_at(memory_, 0);
   if (!take_state(seen)) return;
@@ -722,6 +773,11 @@ void Explorer::explore_recovery(const CrashState& state, uint64_t digest, uint64
 }
 
 }  // namespace
+
+uint64_t deaths_of(const ExploreOptions& options) {
+  return options.deaths_max == ExploreOptions::kDeathsAsRecoveries ? options.nested_max
+                                                                   : options.deaths_max;
+}
 
 std::string operation_of(const Run& run, const Finding& finding) {
   if (finding.thread >= run.operations.size()) return {};

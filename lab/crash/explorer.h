@@ -61,6 +61,9 @@ struct ExploreOptions {
   uint64_t points_max = ~uint64_t{0};  // moments that are looked at, beyond it a sample
   // Flushes and fences to be taken for nothing, also in recoveries.
   std::function<bool(const TraceEvent& event)> drops;
+  // With `drops`: no other images than those of a power failure after a death, and of these only
+  // such that lack what the dead process stored and what is dropped would have made durable since.
+  bool only_held_back = false;
   std::function<void(const ExploreProgress&)> progress;
   std::function<bool()> stop;  // ends early with what there is; may be empty
 };
@@ -123,6 +126,9 @@ struct Exploration {
   bool finished = true;  // else a limit ended it
   std::vector<Finding> findings;
 };
+
+// Of a run: as many as `options` say.
+uint64_t deaths_of(const ExploreOptions& options);
 
 // The operation of a finding, in words; empty if there is none.
 std::string operation_of(const Run& run, const Finding& finding);

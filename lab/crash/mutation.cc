@@ -13,6 +13,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// For a site that survived: these take fewer images than others.
+constexpr uint64_t kDeathsPerDeath = 8;
+
 using SiteKey = std::pair<std::string, SiteKind>;
 struct Site {
   uint64_t executions = 0;
@@ -47,6 +50,7 @@ bool passes_unmutated(const Run& run, Subject& subject, const ExploreOptions& op
   whole.drops = {};
   whole.begin = whole.end = finding.event;
   whole.nested_only = false;
+  whole.only_held_back = false;
   whole.nested_max = finding.nested && !finding.death ? 2 : 0;
   whole.deaths_max = finding.death ? 2 : 0;
   return explore(run, subject, whole, verdicts).findings.empty();
@@ -72,24 +76,38 @@ void Mutations::add(const Run& run, Subject& subject, const ExploreOptions& opti
     result.kind = key.second;
     result.executions += site.executions;
     result.recoveries += site.recoveries;
+    const auto try_to_kill = [&](const ExploreOptions& mutant) {
+      const Exploration exploration = explore(run, subject, mutant, verdicts);
+      result.killed =
+          !exploration.findings.empty() &&
+          passes_unmutated(run, subject, mutant, exploration.findings.front(), verdicts);
+      if (result.killed) result.how = exploration.findings.front().what;
+      result.states += exploration.states + exploration.nested_states + exploration.death_states;
+      result.exhausted = result.exhausted && exploration.finished;
+      return exploration.death_states;
+    };
+    ExploreOptions mutant = options;
+    mutant.findings_max = 1;
+    mutant.progress = {};
+    mutant.drops = [&site](const TraceEvent& event) { return site.pcs.contains(event.pc); };
     if (!result.killed) {
-      ExploreOptions mutant = options;
-      mutant.findings_max = 1;
-      mutant.progress = {};
-      mutant.drops = [&site](const TraceEvent& event) { return site.pcs.contains(event.pc); };
       // Nothing differs before the first event that is dropped; and of one that only recoveries
       // reach, nothing but those.
       const auto& events = run.trace.events;
       const auto first = std::find_if(events.begin(), events.end(), mutant.drops);
       mutant.nested_only = site.executions == 0;
       mutant.begin = mutant.nested_only ? 0 : static_cast<uint32_t>(first - events.begin());
-      const Exploration exploration = explore(run, subject, mutant, verdicts);
-      result.killed =
-          !exploration.findings.empty() &&
-          passes_unmutated(run, subject, mutant, exploration.findings.front(), verdicts);
-      if (result.killed) result.how = exploration.findings.front().what;
-      result.states += exploration.states + exploration.nested_states;
-      result.exhausted = result.exhausted && exploration.finished;
+      mutant.crashes_again_at = {};
+      try_to_kill(mutant);
+    }
+    if (!result.killed && deaths_of(options) > 0) {
+      mutant.begin = options.begin;
+      mutant.nested_only = true;
+      mutant.only_held_back = true;
+      mutant.deaths_max = kDeathsPerDeath * deaths_of(options);
+      mutant.nested_max = 0;
+      mutant.crashes_again_at = options.crashes_again_at;
+      result.held_back += try_to_kill(mutant);
     }
     if (progress) progress(result, ++done, sites.size());
   }

@@ -26,7 +26,10 @@ struct MutationSite {
   bool killed = false;      // the explorer noticed
   std::string how;          // what it found
   uint64_t states = 0;      // images recovered for it
-  bool exhausted = true;    // a survivor for which all states were looked at
+  // Of them, of power failures after a death: without what a dead process had stored and the site
+  // would have made durable, and with all else.
+  uint64_t held_back = 0;
+  bool exhausted = true;  // a survivor for which all states were looked at
 };
 
 struct MutationResult {

@@ -151,6 +151,10 @@ Observation record_and_explore(Subject& subject, const ImageFile& image, uint64_
     next.points_max = std::max<uint64_t>(options.nested_states / 10, 1);
     next.nested_max = options.seed % 4 == 0 ? std::min<uint64_t>(next.nested_max, 1) : 0;
     next.deaths_max = options.seed % 4 == 1 ? next.deaths_max : 0;
+    if (options.only_held_back) {
+      next.points_max = ~uint64_t{0};
+      next.nested_max = next.deaths_max = 0;
+    }
   }
   Verdicts verdicts;
   Exploration result = explore(run, subject, next, verdicts);

@@ -49,9 +49,10 @@ void append_mutation(std::string& text, const MutationResult& mutation) {
                       mutation.sites.size(), mutation.seconds);
   for (const MutationSite& site : mutation.sites) {
     const char* outcome = site.killed ? "killed" : site.exhausted ? "SURVIVES" : "survives (limit)";
-    text += fmt::format("  {:<16} {}  {:<52} {:>7} times, {:>7} in recoveries  {}\n", outcome,
-                        to_string(site.kind), site.place, site.executions, site.recoveries,
-                        printable(site.how.substr(0, 70)));
+    text +=
+        fmt::format("  {:<16} {}  {:<52} {:>7} times, {:>7} in recoveries, {:>5} held back  {}\n",
+                    outcome, to_string(site.kind), site.place, site.executions, site.recoveries,
+                    site.held_back, printable(site.how.substr(0, 70)));
   }
 }
 
@@ -103,6 +104,7 @@ nlohmann::ordered_json json_of(const CampaignReport& report) {
                     {"kind", to_string(site.kind)},
                     {"executions", site.executions},
                     {"executions_of_recoveries", site.recoveries},
+                    {"states_held_back", site.held_back},
                     {"killed", site.killed},
                     {"exhausted", site.exhausted},
                     {"how", printable(site.how)}});

@@ -250,6 +250,22 @@ CrashState state_apart_at(const PendingMemory& memory, uint32_t split) {
   return state;
 }
 
+CrashState state_without(const PendingMemory& memory, const std::map<uint64_t, uint32_t>& lines,
+                         uint64_t seed) {
+  uint64_t random = seed;
+  CrashState state;
+  state.hash = memory.durable_hash();
+  for (const auto& [number, line] : memory.pending()) {
+    const auto held = lines.find(number);
+    if (held == lines.end() && seed != 0 && next_random(random) % 2 == 0) continue;
+    const LineOption option =
+        held == lines.end() ? memory.complete(line) : memory.as_of(line, held->second);
+    state.words.insert(state.words.end(), option.words.begin(), option.words.end());
+    state.hash ^= option.hash_delta;
+  }
+  return state;
+}
+
 CrashState state_mixed(const PendingMemory& memory, uint64_t seed) {
   uint64_t random = seed;
   CrashState state;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -51,5 +52,9 @@ CrashState state_mixed(const PendingMemory& memory, uint64_t seed);
 CrashState state_newest(const PendingMemory& memory);
 // The lines that were stored to since event `split` arrived, and no others.
 CrashState state_apart_at(const PendingMemory& memory, uint32_t split);
+// All lines arrived, or with a seed any; but these, by number, without what was stored to them from
+// an event on.
+CrashState state_without(const PendingMemory& memory, const std::map<uint64_t, uint32_t>& lines,
+                         uint64_t seed = 0);
 
 }  // namespace perdure::lab::crash

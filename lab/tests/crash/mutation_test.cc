@@ -126,6 +126,44 @@ TEST(Mutation, TakesWhatOnlyRecoveriesReach) {
   }));
 }
 
+// The flush by which CCEH makes a removal durable that a dead process left in the caches only: of
+// no use without a death in just such a removal.
+TEST(Mutation, AimsDeathsAtWhatSurvives) {
+  IndexWorkload workload;
+  workload.structure = "cceh";
+  workload.keys = 300;
+  workload.prepared = 900;
+  workload.operations = 300;
+  workload.seed = 2;
+  IndexSubject subject(workload);
+  const crash::Run run = subject.record({});
+  const SiteNames names(run.trace);
+  ExploreOptions options;
+  options.begin = static_cast<uint32_t>(run.trace.events.size() / 4 * 3);
+  options.nested_only = true;
+  options.nested_max = 0;
+  options.deaths_max = 2;
+  options.work = 30;
+  options.crashes_again_at = [&](const TraceEvent& event) {
+    return names.of(event.pc).find("Core::remove") != std::string::npos;
+  };
+  Verdicts verdicts;
+  const Exploration whole = explore(run, subject, options, verdicts);
+  ASSERT_TRUE(whole.findings.empty());
+  options.points_max = 10;
+  for (const uint64_t deaths : {0U, 10U}) {
+    options.deaths_max = deaths;
+    Mutations mutations("Core::settle");
+    mutations.add(run, subject, options, whole, verdicts, {});
+    const auto sites = mutations.result().sites;
+    const auto flush = std::ranges::find(sites, SiteKind::kFlush, &MutationSite::kind);
+    ASSERT_NE(flush, sites.end());
+    EXPECT_EQ(flush->killed, deaths != 0);
+    EXPECT_EQ(flush->held_back > 0, deaths != 0);
+    EXPECT_EQ(flush->how.find("a key is there twice") != std::string::npos, deaths != 0);
+  }
+}
+
 TEST(CoverageOfSites, NamesThoseThatNoRunReached) {
   IndexSubject subject(few_inserts());
   const crash::Run run = subject.record({});

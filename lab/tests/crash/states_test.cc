@@ -189,6 +189,24 @@ TEST(StatesApart, HaveTheLastLinesAndNoneBefore) {
   EXPECT_GT(images.size(), 20U);
 }
 
+// Of a line that is named what came before the event is there; of others all.
+TEST(StateWithout, LacksTheLinesThatAreNamedFromAnEventOn) {
+  TraceBuilder builder;
+  builder.store(0, {1}).store(64, {2}).store(64, {3}).store(128, {4});
+  std::vector<unsigned char> image(builder.trace().region_bytes);
+  PendingMemory memory(builder.trace(), Domain::kLine, image.data());
+  while (memory.position() < builder.trace().events.size()) memory.step();
+  const CrashState state = state_without(memory, {{0, 0}, {1, 2}});
+  EXPECT_EQ(state.words, (std::vector<Word>{{64, 2}, {128, 4}}));
+  EXPECT_EQ(state_without(memory, {}).hash, state_apart_at(memory, 0).hash);
+  EXPECT_NE(state.hash, state_apart_at(memory, 0).hash);
+  std::set<uint64_t> images;  // of the line that is not named, with and without it
+  for (uint64_t seed = 1; seed < 20; ++seed)
+    images.insert(state_without(memory, {{0, 0}, {1, 2}}, seed).hash);
+  EXPECT_EQ(images.size(), 2U);
+  EXPECT_TRUE(images.contains(state.hash));
+}
+
 // The sample of a moment with many lines has them, too.
 TEST(CoveringSample, HasTheLastLinesAlone) {
   StateLimits limits;
