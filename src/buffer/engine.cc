@@ -121,7 +121,7 @@ uint64_t log_block_bytes_of(const Root& root) {
 
 Log open_log(const pm::PoolImpl& pool, const Root& root, std::unique_ptr<LogFile> file) {
   char* block = pool.follow<char>(root.log, log_block_bytes_of(root));
-  if (!file) return Log(pool.memory(), block, root.log_bytes, root.salt);
+  if (!file) return Log(pool.memory(), block, root.log_bytes, root.salt, pool.read_only());
   auto* end = reinterpret_cast<uint64_t*>(block);
   return Log(pool.memory(), std::move(file), end, root.log_bytes, root.salt);
 }
@@ -398,7 +398,10 @@ void Engine::salvage(
     }
     lost(
         Loss::kRange,
-        log_.has_lost_end()
+        !log_.is_in_file()
+            ? "the log in the pool is damaged in its middle: what the commits behind that did may "
+              "be missing, and there in part"
+        : log_.has_lost_end()
             ? "where the log ends is damaged in the pool: nobody can say whether the log file has "
               "the last commits"
             : "the log file does not have the last commits, or was not given: what they did may be "
