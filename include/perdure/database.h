@@ -39,6 +39,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "perdure/index.h"
@@ -100,9 +101,27 @@ struct DatabaseOptions {
       0;
 };
 
-// A tree by name. Copyable; valid as long as its Database is open: not after another opening.
+// A tree by name. Copyable; valid as long as its Database is open: not after another opening. One
+// that was moved from is refused.
 class Tree {
  public:
+  Tree(const Tree&) = default;
+  Tree(Tree&& other) noexcept
+      : name_(std::move(other.name_)),
+        root_(other.root_),
+        made_at_(other.made_at_),
+        opening_(std::exchange(other.opening_, 0)) {}
+  Tree& operator=(const Tree&) = default;
+  Tree& operator=(Tree&& other) noexcept {
+    if (this == &other) return *this;
+    name_ = std::move(other.name_);
+    root_ = other.root_;
+    made_at_ = other.made_at_;
+    opening_ = std::exchange(other.opening_, 0);
+    return *this;
+  }
+  ~Tree() = default;
+
   const std::string& name() const { return name_; }
 
  private:
@@ -115,7 +134,7 @@ class Tree {
   std::string name_;
   uint64_t root_;
   uint64_t made_at_;
-  uint64_t opening_;  // its number: to find out if it is another database's
+  uint64_t opening_;  // its number: to find out if it is another database's. 0: it was moved from
 };
 
 // The records of a tree in the order of keys, as the transaction or snapshot sees them. Sees a

@@ -390,6 +390,7 @@ namespace {
 
 void require_own_tree(const std::string& name, uint64_t of, uint64_t opening) {
   if (of == opening) return;
+  if (of == 0) buffer::refuse_moved_from("tree");
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("the tree '{}' belongs to another database, or to one that was closed", name));

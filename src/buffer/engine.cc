@@ -11,10 +11,12 @@
 #include <cstring>
 #include <filesystem>
 #include <random>
+#include <system_error>
 #include <unordered_map>
 
 #include "buffer/btree/tree.h"
 #include "pm/checksum.h"
+#include "pm/drop.h"
 #include "pm/pause.h"
 
 namespace perdure::buffer {
@@ -121,7 +123,7 @@ uint64_t log_block_bytes_of(const Root& root) {
 
 Log open_log(const pm::PoolImpl& pool, const Root& root, std::unique_ptr<LogFile> file) {
   char* block = pool.follow<char>(root.log, log_block_bytes_of(root));
-  if (!file) return Log(pool.memory(), block, root.log_bytes, root.salt);
+  if (!file) return Log(pool.memory(), block, root.log_bytes, root.salt, pool.read_only());
   auto* end = reinterpret_cast<uint64_t*>(block);
   return Log(pool.memory(), std::move(file), end, root.log_bytes, root.salt);
 }
@@ -220,6 +222,24 @@ struct FrameWords {
 };
 static_assert(offsetof(Root, frame_count) - offsetof(Root, table) == offsetof(FrameWords, count));
 
+// Takes back a database that was made and could not be opened. False: it is there, and opens.
+bool take_back(pm::PoolImpl& pool, const std::string& name) {
+  try {
+    std::optional<pm::PoolImpl::Use> use(std::in_place, pool, name);
+    pm::Drop drop(pool, name);
+    Engine::visit_blocks(pool, name, [&](uint64_t offset, uint64_t) { drop.add(offset); });
+    drop.commit();
+    use.reset();
+    try {
+      drop.finish();
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the next opening goes on
+    }
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 uint32_t Engine::stamp_of(uint64_t root, std::string_view key) {
@@ -282,27 +302,35 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
   } else {
     store = open_page_file(options.page_file, options.page_bytes, true);
   }
-  std::unique_ptr<LogFile> log;
-  std::unique_ptr<Archive> archive;
   const bool new_archive = !options.archive.empty() && !std::filesystem::exists(options.archive);
-  uint64_t at = 0;
+  const bool has_pages = store != nullptr;
+  bool has_log = false;
+  bool has_archive = false;
+  bool is_there = false;
   try {
+    std::unique_ptr<LogFile> log;
     if (log_in_file) {
       log = std::make_unique<LogFile>(options.log_file, root.salt, root.log_bytes,
                                       LogFile::Use::kCreate);
+      has_log = true;
     }
-    archive = open_archive(root, options);
+    std::unique_ptr<Archive> archive = open_archive(root, options);
+    has_archive = archive != nullptr;
     if (archive) archive->start();
-    at = index::make_structure(pool, name, Database::kTypeName, Kind::kBytes, Kind::kBytes, &root,
-                               sizeof root, kSealedBytes, blocks);
+    const uint64_t at =
+        index::make_structure(pool, name, Database::kTypeName, Kind::kBytes, Kind::kBytes, &root,
+                              sizeof root, kSealedBytes, blocks);
+    is_there = true;
+    return std::unique_ptr<Engine>(
+        new Engine(pool, name, at, std::move(log), std::move(store), std::move(archive), options));
   } catch (...) {
-    if (store) ::unlink(options.page_file.c_str());
-    if (log) ::unlink(options.log_file.c_str());
-    if (archive && new_archive) ::unlink(options.archive.c_str());
+    // What cannot be taken back keeps its files: it can be opened.
+    if (is_there && !take_back(pool, name)) throw;
+    if (has_pages) ::unlink(options.page_file.c_str());
+    if (has_log) ::unlink(options.log_file.c_str());
+    if (has_archive && new_archive) ::unlink(options.archive.c_str());
     throw;
   }
-  return std::unique_ptr<Engine>(
-      new Engine(pool, name, at, std::move(log), std::move(store), std::move(archive), options));
 }
 
 std::unique_ptr<Engine> Engine::open(pm::PoolImpl& pool, const std::string& name,
@@ -398,7 +426,10 @@ void Engine::salvage(
     }
     lost(
         Loss::kRange,
-        log_.has_lost_end()
+        !log_.is_in_file()
+            ? "the log in the pool is damaged in its middle: what the commits behind that did may "
+              "be missing, and there in part"
+        : log_.has_lost_end()
             ? "where the log ends is damaged in the pool: nobody can say whether the log file has "
               "the last commits"
             : "the log file does not have the last commits, or was not given: what they did may be "
@@ -516,7 +547,12 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
   set_moment_to_now();
   if (options.background) buffer_->expect_prefetch();
   format_pages();
-  if (options.background) background_ = std::thread([this] { work_in_background(); });
+  try {
+    if (options.background) background_ = std::thread([this] { work_in_background(); });
+  } catch (const std::system_error&) {
+    // No thread is to be had: those who ask and commit do it all.
+    buffer_->give_up_prefetch();
+  }
 }
 
 Engine::~Engine() {

@@ -98,7 +98,36 @@ void Log::analyse(uint64_t head, const Visit& visit) {
   used_.store(used, std::memory_order_relaxed);
   tail_.store(lsn, std::memory_order_release);
   read_to_ = lsn;
-  if (file_) judge_file(head, used);
+  if (file_) {
+    judge_file(head, used);
+  } else {
+    judge_ring(used);
+  }
+}
+
+// An entry in PM is written when the one before it is durable, and LSNs are given once: so a crash
+// leaves no whole entry of commits with an LSN behind the end. One that is there tells of damage to
+// those before it. An entry has at most a quarter of the ring, and so has one that is damaged.
+void Log::judge_ring(uint64_t used) {
+  const uint64_t end = tail();
+  const uint64_t behind = std::min(bytes_ - used, bytes_ / 4 + kAlign);
+  std::vector<char> copy;
+  for (uint64_t i = kAlign; i < behind; i += kAlign) {
+    const uint64_t at = (end + i) % bytes_;
+    EntryHeader header;
+    std::memcpy(&header, ring_ + at, sizeof header);
+    if (header.lsn <= end || header.lsn % bytes_ != at || header.kind != EntryKind::kCommit) {
+      continue;
+    }
+    if (entry_at(header.lsn, Others::kNone, copy).entry.empty()) continue;
+    if (!to_read_) {
+      throw Error(ErrorCode::kCorrupt,
+                  "the log of the database is damaged before its last entries: save what can be "
+                  "read with `perdure pool salvage`");
+    }
+    lacks_entries_ = true;
+    return;
+  }
 }
 
 void Log::judge_file(uint64_t head, uint64_t used) {

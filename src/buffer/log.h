@@ -94,8 +94,9 @@ class Log {
   static constexpr uint64_t kLsnMax = kAlign << 48;
   static constexpr uint64_t kLsnsForOpenings = uint64_t{1} << 50;
 
-  Log(const pm::Memory& memory, char* ring, uint64_t bytes, uint64_t salt)
-      : memory_(memory), ring_(ring), bytes_(bytes), salt_(salt) {}
+  // `to_read`: even if it is damaged.
+  Log(const pm::Memory& memory, char* ring, uint64_t bytes, uint64_t salt, bool to_read = false)
+      : memory_(memory), ring_(ring), bytes_(bytes), salt_(salt), to_read_(to_read) {}
   // In a file; `end` is the word in PM that keeps its end.
   Log(const pm::Memory& memory, std::unique_ptr<LogFile> file, uint64_t* end, uint64_t bytes,
       uint64_t salt)
@@ -107,7 +108,7 @@ class Log {
         end_(end) {}
 
   // Reads the log from `head` to its end, and calls `visit` for each record. Throws kCorrupt if a
-  // file does not hold all that it must.
+  // file does not hold all that it must, or one in PM is damaged before its last entries.
   using Visit = std::function<void(uint64_t entry, uint64_t lsn, const LogRecord& record)>;
   void analyse(uint64_t head, const Visit& visit);
   // Of what was read by analyse(), where the process that wrote it died: it may be in the caches
@@ -139,7 +140,7 @@ class Log {
   void require_sound() const {
     if (file_) file_->require_sound();
   }
-  // Whether a file that is only read does not hold all that it must.
+  // Whether one that is only read does not hold all that it must.
   bool lacks_entries() const { return lacks_entries_; }
   // Nor whether it does, as PM has lost where it ends.
   bool has_lost_end() const { return has_lost_end_; }
@@ -172,6 +173,7 @@ class Log {
   void write(std::span<char> entry, EntryKind kind, uint64_t lsn);
   void put(uint64_t at, const char* from, uint64_t bytes);
   void judge_file(uint64_t head, uint64_t used);
+  void judge_ring(uint64_t used);
 
   const pm::Memory& memory_;
   char* ring_;
@@ -179,6 +181,7 @@ class Log {
   uint64_t salt_;
   std::unique_ptr<LogFile> file_;  // null: in PM
   uint64_t* end_ = nullptr;        // checked; of a file
+  bool to_read_ = false;           // of one in PM
   bool lacks_entries_ = false;
   bool has_lost_end_ = false;
   uint64_t read_to_ = kFirst;

@@ -183,7 +183,14 @@ void Recovery::fetch(uint64_t id, char* page, const char* ahead) {
   if (!pending) {
     if (ahead != page) store_.read(id, page);
     if (keeps(id, page, log_.read_to())) return;
-    const bool sound = is_sound(id, page) && header_of(page).lsn < log_.tail();
+    const uint64_t lsn = header_of(page).lsn;
+    const bool sound = is_sound(id, page) && lsn < log_.tail();
+    // An LSN between the log's end and the opening's mark was given before, and what has it got
+    // there only when its entry was durable.
+    const bool is_newer = lsn >= open_tail_ && lsn < open_tail_ + log_.bytes();
+    if (sound && is_newer) {
+      damaged(id, "is newer in the page file than the log, whose last entries are damaged");
+    }
     if (sound) return;
     if (archive_ && archive_(id, 0, page)) {
       counters_.archived.fetch_add(1, std::memory_order_relaxed);

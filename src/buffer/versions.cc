@@ -62,7 +62,13 @@ void Versions::keep(uint64_t page, uint64_t page_lsn, uint64_t until, std::strin
   {
     Shard& shard = shard_of(page);
     const std::lock_guard lock(shard.mutex);
-    shard.pages[page].push_back(version);
+    auto& versions = shard.pages[page];
+    try {
+      versions.push_back(version);
+    } catch (...) {
+      if (versions.empty()) shard.pages.erase(page);
+      throw;
+    }
   }
   bytes_.fetch_add(bytes_of(*version), std::memory_order_relaxed);
   version->next = std::move(newest_->owned_);
@@ -81,6 +87,15 @@ std::shared_ptr<const PageVersion> Versions::find(const Moment& moment, uint64_t
     break;
   }
   return nullptr;
+}
+
+uint64_t Versions::pages() {
+  uint64_t count = 0;
+  for (Shard& shard : shards_) {
+    const std::lock_guard lock(shard.mutex);
+    count += shard.pages.size();
+  }
+  return count;
 }
 
 void Versions::drop(std::shared_ptr<PageVersion> version, Garbage& garbage) {

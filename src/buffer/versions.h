@@ -86,6 +86,8 @@ class Versions : public std::enable_shared_from_this<Versions> {
                const std::function<void(const Keep&)>& replaced);
 
   uint64_t moments() const { return moments_.load(std::memory_order_relaxed); }
+  // Those that there are versions of.
+  uint64_t pages();
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
   uint64_t bytes_max() const { return bytes_max_; }
   uint64_t given_up() const { return given_up_.load(std::memory_order_relaxed); }

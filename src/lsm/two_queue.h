@@ -75,6 +75,9 @@ class TwoQueueShard {
   }
 
   // Of a key that find() has not found: whether it is to be put. If not, A1 has taken note of it.
+  // `bytes`: about what it will have. It counts as no smaller than those in AM are on average: if
+  // blocks have more than was thought, AM would else have room for each miss, which pushed out
+  // another block.
   template <typename Text = Key>
   bool wants(const Text& key, uint64_t bytes) {
     const auto known = references_.find(key);
@@ -84,7 +87,7 @@ class TwoQueueShard {
       ++counters_.promoted;
       return true;
     }
-    if (bytes_ + bytes <= capacity_bytes_) {
+    if (bytes_ + std::max(bytes, mean_bytes()) <= capacity_bytes_) {
       ++counters_.admitted;
       return true;
     }
@@ -167,6 +170,8 @@ class TwoQueueShard {
     Value value;
     uint64_t bytes;
   };
+
+  uint64_t mean_bytes() const { return entries_.empty() ? 0 : bytes_ / entries_.size(); }
 
   template <typename Text>
   void note(const Text& key) {

@@ -14,6 +14,7 @@
 #include "common/ticks.h"
 #include "perdure/error.h"
 #include "pm/heap.h"
+#include "pm/thread.h"
 #include "pm/unfinished_file.h"
 #include "server/command_error.h"
 #include "server/server.h"
@@ -262,7 +263,7 @@ void Follower::forget_anew(Server& server, Keyspace& keys) {
 }
 
 void Follower::start() {
-  thread_ = std::thread([this] { run(); });
+  thread_ = pm::start_thread("the follower", [this] { run(); });
 }
 
 void Follower::stop() {

@@ -12,6 +12,7 @@
 
 #include "common/ticks.h"
 #include "perdure/error.h"
+#include "pm/thread.h"
 #include "server/address.h"
 #include "server/server.h"
 #include "server/tls.h"
@@ -87,7 +88,7 @@ void Loop::add_listener(int fd, Face face) {
 void Loop::start() {
   std::promise<void> begun;
   std::future<void> has_begun = begun.get_future();
-  thread_ = std::thread([this, begun = std::move(begun)]() mutable {
+  thread_ = pm::start_thread("the server", [this, begun = std::move(begun)]() mutable {
     try {
       begin();
     } catch (...) {

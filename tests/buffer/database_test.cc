@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <new>
 #include <numeric>
 #include <thread>
 
@@ -16,13 +17,16 @@
 #include "buffer/layout.h"
 #include "buffer/log.h"
 #include "buffer/page.h"
+#include "buffer/page_store.h"
 #include "buffer/page_undo.h"
 #include "buffer/replay.h"
+#include "perdure/catalog.h"
 #include "pm/layout.h"
 #include "support/data.h"
 #include "support/errors.h"
 #include "support/files.h"
 #include "support/scale.h"
+#include "support/short_memory.h"
 
 namespace perdure::test {
 namespace {
@@ -818,6 +822,94 @@ TEST_F(DatabaseTest, ACreationThatFailsLeavesNothing) {
   EXPECT_TRUE(fails_with(ErrorCode::kPoolFull, [&] { Database::create(pool_, "d", wrong); }));
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   Database::create(pool_, "d", options);
+}
+
+// A page file that refuses what it is told to do, from the nth time on.
+class FullPages final : public buffer::PageFaults {
+ public:
+  explicit FullPages(uint64_t after) : left_(after) { buffer::inject_page_faults(this); }
+  ~FullPages() override { buffer::inject_page_faults(nullptr); }
+  FullPages(const FullPages&) = delete;
+  FullPages& operator=(const FullPages&) = delete;
+
+  void read(uint64_t, char*, uint32_t) override {}
+  uint32_t write(uint64_t, uint32_t bytes) override {
+    count();
+    return bytes;
+  }
+  void sync() override { count(); }
+  bool refused() const { return refused_; }
+
+ private:
+  void count() {
+    if (left_ > 0) {
+      --left_;
+      return;
+    }
+    refused_ = true;
+    throw Error(ErrorCode::kNoSpace, "the disk is full");
+  }
+  uint64_t left_;
+  bool refused_ = false;
+};
+
+TEST_F(DatabaseTest, ACreationThatFailsWhileItFormatsLeavesNothing) {
+  const TempDir folder;
+  DatabaseOptions options = small_database();
+  options.page_file = folder.file("pages");
+  options.log_file = folder.file("log");
+  options.archive = folder.file("archive");
+  const auto expect_nothing = [&] {
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+    EXPECT_TRUE(pool_.structures().empty());
+  };
+  bool refused = true;
+  uint64_t times = 0;
+  for (; refused; ++times) {
+    SCOPED_TRACE(times);
+    const FullPages full(times);
+    try {
+      Database::create(pool_, "d", options);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kNoSpace);
+    }
+    refused = full.refused();
+    if (refused && pool_.structures().empty()) expect_nothing();
+    ASSERT_EQ(pool_.structures().empty(), refused);
+  }
+  EXPECT_GT(times, 2U);
+  Database again = Database::open(pool_, "d", options);
+  again.tree("t");
+  expect_sound(again);
+}
+
+// With so little memory that not even that can be taken back, a database is there, and opens.
+TEST_F(DatabaseTest, ACreationThatFindsNoMemoryIsInNobodysWay) {
+  const TempDir folder;
+  DatabaseOptions options = small_database();
+  options.page_file = folder.file("pages");
+  bool made = false;
+  for (uint64_t allocations = 0; !made; ++allocations) {
+    SCOPED_TRACE(allocations);
+    ShortMemory memory(allocations);
+    try {
+      const Database one = Database::create(pool_, "d", options);
+      made = true;
+    } catch (const std::bad_alloc&) {
+    } catch (const Error&) {
+    }
+    memory.end();
+    if (!pool_.structures().empty()) {
+      Database left = Database::open(pool_, "d", options);
+      left.tree("t");
+      expect_sound(left);
+    } else {
+      ASSERT_TRUE(std::filesystem::is_empty(folder.path()));
+      continue;
+    }
+    drop_structure(pool_, "d");
+    std::filesystem::remove(options.page_file);
+  }
 }
 
 // The page's log records are kept, as it may be restored; who commits is told why the log is full.

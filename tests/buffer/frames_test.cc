@@ -1,7 +1,6 @@
 // Frames of the buffer pool: pages that move between them, memory that runs out, and reading that
 // fails.
 #include <gtest/gtest.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <array>
@@ -29,6 +28,7 @@
 #include "pm/pause.h"
 #include "support/data.h"
 #include "support/files.h"
+#include "support/no_threads.h"
 #include "support/random.h"
 #include "support/short_memory.h"
 
@@ -371,28 +371,6 @@ TEST_F(FramesTest, ManyMendAndWorkAtTheSameTime) {
   }
 }
 
-// No thread can be made while it lives: none has room for its stack.
-class NoThreads {
- public:
-  NoThreads() {
-    EXPECT_EQ(pthread_getattr_default_np(&before_), 0);
-    pthread_attr_t huge;
-    EXPECT_EQ(pthread_attr_init(&huge), 0);
-    EXPECT_EQ(pthread_attr_setstacksize(&huge, size_t{1} << 47), 0);
-    EXPECT_EQ(pthread_setattr_default_np(&huge), 0);
-    EXPECT_EQ(pthread_attr_destroy(&huge), 0);
-  }
-  ~NoThreads() {
-    EXPECT_EQ(pthread_setattr_default_np(&before_), 0);
-    EXPECT_EQ(pthread_attr_destroy(&before_), 0);
-  }
-  NoThreads(const NoThreads&) = delete;
-  NoThreads& operator=(const NoThreads&) = delete;
-
- private:
-  pthread_attr_t before_{};
-};
-
 TEST_F(FramesTest, ManyFramesAreFoundBesideTheLogAndWithoutAThread) {
   const TempDir folder;
   DatabaseOptions options = small_database();
@@ -413,6 +391,32 @@ TEST_F(FramesTest, ManyFramesAreFoundBesideTheLogAndWithoutAThread) {
     ASSERT_EQ(difference(contents_of(database, *database.find_tree("t")), model), "");
     expect_sound(database);
   }
+}
+
+TEST_F(FramesTest, ADatabaseWorksWithoutAThreadInTheBackground) {
+  DatabaseOptions options = small_database();
+  options.background = true;
+  Records model;
+  {
+    Database database = Database::create(pool_, "d", options);
+    fill(database, database.tree("t"), model, 300);
+  }
+  for (const bool threads : {false, true, false}) {
+    std::optional<NoThreads> none;
+    if (!threads) none.emplace();
+    Database database = Database::open(pool_, "d", options);
+    const Tree tree = *database.find_tree("t");
+    fill(database, tree, model, 300);
+    ASSERT_EQ(difference(contents_of(database, tree), model), "");
+    // Nobody reads what was noted of DRAM: its frames are for others.
+    if (!threads) {
+      EXPECT_EQ(statistic(database, "dram_pages"), statistic(database, "dram_frames"));
+    }
+    expect_sound(database);
+  }
+  const NoThreads none;
+  Pool another = Pool::anonymous(small_pool());
+  Database::create(another, "d", options).tree("t");
 }
 
 // The words behind the allocation table.

@@ -2,17 +2,23 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdint>
 #include <fstream>
+#include <functional>
 #include <list>
+#include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "buffer/fixture.h"
+#include "buffer/versions.h"
 #include "support/data.h"
 #include "support/errors.h"
 #include "support/files.h"
 #include "support/scale.h"
+#include "support/short_memory.h"
 
 namespace perdure::test {
 namespace {
@@ -164,6 +170,30 @@ TEST_F(DatabaseSnapshot, CommitsThatFailDoNotShow) {
   write("0", 51);
   EXPECT_EQ(contents_of(snapshot, tree), records);
   EXPECT_EQ(contents_of(after, tree), records);
+}
+
+TEST(Versions, KeepNothingOfAPageForWhichThereIsNoMemory) {
+  bool refused = true;
+  for (uint64_t allocations = 0; refused; ++allocations) {
+    SCOPED_TRACE(allocations);
+    const auto versions = std::make_shared<buffer::Versions>(1 << 20);
+    std::atomic<uint64_t> visible{10};
+    auto moment = versions->begin(visible);
+    const std::function<std::string()> before = [] { return std::string(4096, 'x'); };
+    const std::function<void(const buffer::Versions::Keep&)> replaced =
+        [&](const buffer::Versions::Keep& keep) {
+          for (uint64_t page = 0; page < 3; ++page) keep(page, 5, before);
+        };
+    ShortMemory memory(allocations);
+    versions->publish(visible, 20, 15, replaced);
+    memory.end();
+    refused = memory.refused() > 0;
+    EXPECT_EQ(versions->given_up(), refused ? 1U : 0U);
+    EXPECT_EQ(versions->pages(), refused ? 0U : 3U);
+    moment.reset();
+    EXPECT_EQ(versions->pages(), 0U);
+    EXPECT_EQ(versions->bytes(), 0U);
+  }
 }
 
 TEST_F(DatabaseSnapshot, TheOldestIsGivenUpWhenTheBoundIsPassed) {

@@ -108,6 +108,27 @@ TEST(TwoQueue, AScanPushesOutNothing) {
   }
 }
 
+// Who asks does not know what the block will have.
+TEST(TwoQueue, AScanPushesOutNothingWhereBlocksAreLargerThanWasThought) {
+  constexpr uint64_t kBlocks = 100;
+  for (const uint64_t spread : {0U, 200U}) {
+    SCOPED_TRACE(spread);
+    Random random(base_seed());
+    // The room that is left when AM is full is for what was thought, not for what comes.
+    Queue queue(kBlocks * 4200 + 4150, 5);
+    std::vector<uint64_t> evicted;
+    uint64_t admitted = 0;
+    for (uint64_t key = 0; key < 10'000; ++key) {
+      if (!queue.wants(key, 4096)) continue;
+      ++admitted;
+      queue.put(key, key, 4200 - spread / 2 + random.below(spread + 1), evicted);
+    }
+    EXPECT_GE(admitted, kBlocks - 1);
+    EXPECT_LE(admitted, kBlocks + 2);
+    EXPECT_LE(evicted.size(), 2U);
+  }
+}
+
 TEST(TwoQueue, BlocksOfAllSizesStayWithinTheCapacity) {
   Random random(base_seed());
   Queue queue(10'000, 20);

@@ -307,6 +307,22 @@ TEST_F(DatabaseLifetimesTest, OfObjectsThatWereMovedFrom) {
   const Snapshot copy = snapshot;
   expect_refused(why, copy);
   EXPECT_EQ(moved.get(*accounts_, "account1"), "100");
+  Tree accounts = *accounts_;
+  const Tree taken = std::move(accounts);
+  one = bank_->begin();
+  expect_refused(why, [&] { one.get(accounts, "account1"); });
+  expect_refused(why, [&] { one.put(accounts, "account1", "1"); });
+  expect_refused(why, [&] { one.cursor(accounts); });
+  expect_refused(why, [&] { (void)moved.get(accounts, "account1"); });
+  expect_refused(why, [&] { (void)moved.cursor(accounts); });
+  EXPECT_EQ(one.get(taken, "account1"), "100");
+  accounts = taken;
+  EXPECT_EQ(one.get(accounts, "account1"), "100");
+  Tree another = bank_->tree("another");
+  another = std::move(accounts);
+  expect_refused(why, [&] { one.get(accounts, "account1"); });
+  EXPECT_EQ(one.get(another, "account1"), "100");
+  EXPECT_EQ(another.name(), "accounts");
   // By who is called with it.
   bank_->transact([&](Transaction& taken) { one = std::move(taken); });
   one.put(*accounts_, "account1", "1");

@@ -16,6 +16,7 @@
 #include "lsm/placement.h"
 #include "perdure/files.h"
 #include "perdure/leveldb.h"
+#include "pm/thread.h"
 
 namespace perdure {
 namespace {
@@ -148,18 +149,19 @@ class PoolLock final : public leveldb::FileLock {
 // LevelDB's default has one for the whole process, which a forked child has lost.
 class Background {
  public:
+  // Now: LevelDB, which schedules while it holds a lock, cannot be told later. Throws kIo.
+  Background() : thread_(pm::start_thread("LevelDB's background", [this] { run(); })) {}
   ~Background() {
     {
       const std::lock_guard lock(mutex_);
       ends_ = true;
     }
     changed_.notify_one();
-    if (thread_.joinable()) thread_.join();
+    thread_.join();
   }
 
   void schedule(void (*function)(void*), void* argument) {
     const std::lock_guard lock(mutex_);
-    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
     work_.emplace_back(function, argument);
     changed_.notify_one();
   }
@@ -182,7 +184,7 @@ class Background {
   std::condition_variable changed_;
   std::deque<std::pair<void (*)(void*), void*>> work_;
   bool ends_ = false;
-  std::thread thread_;
+  std::thread thread_;  // the last one, as it uses the others
 };
 
 class PoolEnv final : public leveldb::EnvWrapper {

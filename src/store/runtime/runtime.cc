@@ -9,6 +9,7 @@
 
 #include "perdure/error.h"
 #include "pm/pause.h"
+#include "pm/thread.h"
 #include "store/runtime/worker.h"
 
 namespace perdure::store {
@@ -82,8 +83,8 @@ void RuntimeState::ring_doorbells(uint64_t to_wake) noexcept {
 Runtime::Runtime(const RuntimeOptions& options, RuntimeClient& client)
     : state_(std::make_unique<RuntimeState>(options, client)) {
   for (uint32_t i = 0; i < options.workers; ++i) {
-    std::thread& thread =
-        state_->threads.emplace_back([worker = state_->workers[i].get()] { worker->loop(); });
+    std::thread& thread = state_->threads.emplace_back(pm::start_thread(
+        "a worker of the store", [worker = state_->workers[i].get()] { worker->loop(); }));
     if (options.pin) pin_to_nth_processor(thread, i);
   }
 }
