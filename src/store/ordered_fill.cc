@@ -298,13 +298,28 @@ class OrderedIndex::Merger {
     places_.push_back(place);
   }
 
+  // Of the new keys. Records of the leaf that have one of them are read: all are asked for before.
+  void take_heads(const Leaf& leaf) {
+    new_heads_.clear();
+    size_t i = 0;
+    for (const std::string_view key : keys_) {
+      const uint64_t head = head_of(key, leaf.prefix.size());
+      new_heads_.push_back(head);
+      while (i < leaf.heads.size() && leaf.heads[i] < head) ++i;
+      for (; i < leaf.heads.size() && leaf.heads[i] == head; ++i) {
+        index_.keys_.prefetch_at(Location::of_word(leaf.places[i]));
+      }
+    }
+  }
+
   // What the leaf has, and the new ones.
   void merge_entries(const Leaf& leaf) {
     heads_.clear();
     places_.clear();
+    take_heads(leaf);
     size_t i = 0;
     for (size_t k = 0; k < keys_.size(); ++k) {
-      const uint64_t head = head_of(keys_[k], leaf.prefix.size());
+      const uint64_t head = new_heads_[k];
       const Location location = records_[begin_ + k].location();
       for (; i < leaf.heads.size() && leaf.heads[i] < head; ++i) put(leaf.heads[i], leaf.places[i]);
       bool is_kept = true;
@@ -354,6 +369,7 @@ class OrderedIndex::Merger {
   size_t begin_ = 0;  // of records_: those of the leaf
   size_t next_ = 0;
   std::vector<std::string_view> keys_;  // theirs
+  std::vector<uint64_t> new_heads_;
   std::vector<uint64_t> heads_;
   std::vector<uint64_t> places_;
 };
