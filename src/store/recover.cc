@@ -404,7 +404,8 @@ void Partition::index_in_order(const Scan& scan, bool replaces_some) {
     give_way(is_before(a, b) ? a : b);
     return is_before(a, b) ? b : a;
   };
-  scan.is_tail ? index_.add(places, kept_of) : index_.fill(places, kept_of);
+  if (!scan.is_tail) return index_.fill(places, kept_of);
+  index_.add(places, kept_of, replaces_some && !scan.superseded.empty());
 }
 
 // Where what led to it is lost, be it a record or an entry of an index in PM, so that the next
