@@ -346,11 +346,14 @@ void Partition::end_index_recovery(bool from_checkpoint) {
 
 // The record that the entry leads to counts no more.
 void Partition::kill(uint64_t entry) {
-  const Location location = index_.at(entry);
+  end_record(index_.at(entry));
+  index_.erase(entry);
+}
+
+void Partition::end_record(Location location) {
   const RecordView record = view_at(location);
   discount(record, blocks_[location.slot()]);
   if (record.has(kOverflow) && has_overflow(record)) blocks_[record.overflow.slot].live = 0;
-  index_.erase(entry);
 }
 
 // With an ordered index: asks for what the next ones of a tail's records will look at, a group at a
@@ -367,8 +370,9 @@ void Partition::prefetch_ways(size_t i, size_t count, LocationOf location_of) co
 }
 
 // What records since the checkpoint have superseded of what counted then. Those that compaction has
-// moved had done so before.
-void Partition::kill_superseded(const Scan& scan, uint64_t first_version) {
+// moved had done so before. `but_replaced`: not what index_in_order() meets, since a record that
+// counts has superseded it.
+void Partition::kill_superseded(const Scan& scan, uint64_t first_version, bool but_replaced) {
   std::map<uint64_t, std::vector<uint64_t>> without_key;  // incarnation -> versions
   const auto kill_version = [&](uint64_t hash, std::string_view key, const Superseded& superseded) {
     const uint64_t entry = index_.find(
@@ -383,7 +387,11 @@ void Partition::kill_superseded(const Scan& scan, uint64_t first_version) {
   for (const Location location : scan.superseding) {
     const RecordView record = view_at(location);
     if (record.version < first_version) continue;
-    if (record.has(kTombstone) || (record.has(kKeyOutside) && !has_overflow(record))) {
+    const bool is_keyless = record.has(kKeyOutside) && !has_overflow(record);
+    if (but_replaced && record.is_put() && !is_keyless && !scan.is_superseded(record.version)) {
+      continue;
+    }
+    if (record.has(kTombstone) || is_keyless) {
       without_key[record.superseded.incarnation].push_back(record.superseded.version);
     } else {
       with_key.emplace_back(location, hash_of(key_of(record)));
@@ -441,12 +449,17 @@ void Partition::kill_by_prefixes(const Scan& scan, uint64_t first_version) {
 }
 
 void Partition::replay(const Scan& scan, uint64_t first_version) {
-  kill_superseded(scan, first_version);
-  kill_by_prefixes(scan, first_version);
   // All leaves are looked at then.
   constexpr uint64_t kLeavesEach = 8;
-  if (index_.ordered() != nullptr && scan.puts.size() > index_.ordered()->leaves() / kLeavesEach) {
-    index_in_order(scan);
+  const bool in_order =
+      index_.ordered() != nullptr && scan.puts.size() > index_.ordered()->leaves() / kLeavesEach;
+  // Each leaf is met with the records that replace some of its own. What a prefix takes away does
+  // not come there.
+  const bool replaces = in_order && scan.prefixes.empty();
+  kill_superseded(scan, first_version, replaces);
+  kill_by_prefixes(scan, first_version);
+  if (in_order) {
+    index_in_order(scan, replaces);
   } else {
     for (size_t i = 0; i < scan.puts.size(); ++i) {
       constexpr size_t kAhead = 16;

@@ -55,6 +55,7 @@ uint64_t Partition::check(const Report& report) const {
       continue;
     }
     uint64_t block_live = 0;
+    uint64_t expiring = 0;  // of that, what expires some time
     bool all_read = true;
     try {
       for (uint64_t at = sizeof(BlockHeader); at < sizeof(BlockHeader) + block.bytes;) {
@@ -65,6 +66,7 @@ uint64_t Partition::check(const Report& report) const {
         uint64_t entry = 0;
         if (find_saved(record, here) != nullptr) {
           block_live += record.bytes;
+          if (record.has(kExpires)) expiring += record.bytes;
           if (record.has(kOverflow)) ++owned[record.overflow.slot];
           continue;
         }
@@ -73,7 +75,15 @@ uint64_t Partition::check(const Report& report) const {
           if (!counts(record, here, &entry)) continue;
           ++records;
           block_live += record.bytes;
-          if (record.has(kOverflow)) ++owned[record.overflow.slot];
+          if (record.has(kExpires)) expiring += record.bytes;
+          if (record.has(kOverflow)) {
+            ++owned[record.overflow.slot];
+            if (blocks_[record.overflow.slot].owner != here) {
+              fail(
+                  fmt::format("block {} of a long value names another record than the one at {:#x}",
+                              record.overflow.slot, pool_.offset_of(text_at(here))));
+            }
+          }
           const std::string_view key = key_of(record);
           if (find(hash_of(key), key, found) == entry) continue;
         } catch (const Error& error) {
@@ -96,6 +106,9 @@ uint64_t Partition::check(const Report& report) const {
     if (block_live != block.live && all_read) {
       if (index_.pm() != nullptr && accounts_exact_) index_.pm()->note_lost();
       fail(fmt::format("block {} has {} bytes that count, not {}", slot, block_live, block.live));
+    }
+    if (block_live == block.live && all_read && expiring != block.expiring) {
+      fail(fmt::format("of block {} {} bytes expire, not {}", slot, expiring, block.expiring));
     }
     live += block_live;
   }

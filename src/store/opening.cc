@@ -8,6 +8,7 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <span>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -148,18 +149,37 @@ void StoreImpl::recover(Pool& its_pool, uint32_t threads, bool serve_early) {
       try_recover(opening_order_[i]);
     }
   };
+  // Each thread has its first partition before any runs: who needs one of these at once waits, and
+  // does not take a processor from the threads that open them.
+  const auto firsts = std::span(opening_order_).first(threads);
+  for (const uint32_t first : firsts) shards_[first]->opening.store(Opening::kRecovering);
+  openers_.reserve(threads);
   try {
-    for (uint32_t i = 0; i < threads; ++i) openers_.emplace_back(work);
+    for (const uint32_t first : firsts) {
+      openers_.emplace_back([this, work, first] {
+        recover_begun(first);
+        work();
+      });
+    }
   } catch (const std::system_error&) {
     // Fewer will do, and without any each partition is recovered by who needs it.
+    for (const uint32_t first : firsts.subspan(openers_.size())) {
+      shards_[first]->opening.store(Opening::kWaiting);
+    }
+    next_to_open_.store(0);  // those that there are look once more
   }
 }
 
 // Unless somebody else has begun to.
 void StoreImpl::try_recover(uint32_t number) const noexcept {
-  Shard& shard = *shards_[number];
   Opening before = Opening::kWaiting;
-  if (!shard.opening.compare_exchange_strong(before, Opening::kRecovering)) return;
+  if (shards_[number]->opening.compare_exchange_strong(before, Opening::kRecovering)) {
+    recover_begun(number);
+  }
+}
+
+void StoreImpl::recover_begun(uint32_t number) const noexcept {
+  Shard& shard = *shards_[number];
   Opening after = Opening::kReady;
   try {
     if (auto* const hook = before_recovery.load()) hook(number);

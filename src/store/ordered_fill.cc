@@ -254,8 +254,9 @@ void OrderedIndex::take_apart(Node* node, Row& leaves, std::vector<Inner*>& inne
 // between the texts around them.
 class OrderedIndex::Merger {
  public:
-  Merger(OrderedIndex& index, std::span<const Sorted> records, const KeptOf& kept_of, Row& to)
-      : index_(index), records_(records), kept_of_(kept_of), to_(to) {
+  Merger(OrderedIndex& index, std::span<const Sorted> records, const KeptOf& kept_of, bool replaces,
+         Row& to)
+      : index_(index), records_(records), kept_of_(kept_of), replaces_(replaces), to_(to) {
     prefetch_from(0, kAhead);
   }
 
@@ -298,13 +299,30 @@ class OrderedIndex::Merger {
     places_.push_back(place);
   }
 
+  // Of the new keys. Records of the leaf that have one of them are read: if they may be many, all
+  // are asked for before.
+  void take_heads(const Leaf& leaf) {
+    new_heads_.clear();
+    size_t i = 0;
+    for (const std::string_view key : keys_) {
+      const uint64_t head = head_of(key, leaf.prefix.size());
+      new_heads_.push_back(head);
+      if (!replaces_) continue;
+      while (i < leaf.heads.size() && leaf.heads[i] < head) ++i;
+      for (; i < leaf.heads.size() && leaf.heads[i] == head; ++i) {
+        index_.keys_.prefetch_at(Location::of_word(leaf.places[i]));
+      }
+    }
+  }
+
   // What the leaf has, and the new ones.
   void merge_entries(const Leaf& leaf) {
     heads_.clear();
     places_.clear();
+    take_heads(leaf);
     size_t i = 0;
     for (size_t k = 0; k < keys_.size(); ++k) {
-      const uint64_t head = head_of(keys_[k], leaf.prefix.size());
+      const uint64_t head = new_heads_[k];
       const Location location = records_[begin_ + k].location();
       for (; i < leaf.heads.size() && leaf.heads[i] < head; ++i) put(leaf.heads[i], leaf.places[i]);
       bool is_kept = true;
@@ -350,15 +368,17 @@ class OrderedIndex::Merger {
   OrderedIndex& index_;
   const std::span<const Sorted> records_;
   const KeptOf& kept_of_;
+  const bool replaces_;
   Row& to_;
   size_t begin_ = 0;  // of records_: those of the leaf
   size_t next_ = 0;
   std::vector<std::string_view> keys_;  // theirs
+  std::vector<uint64_t> new_heads_;
   std::vector<uint64_t> heads_;
   std::vector<uint64_t> places_;
 };
 
-void OrderedIndex::add(std::span<const Location> records, const KeptOf& kept_of) {
+void OrderedIndex::add(std::span<const Location> records, const KeptOf& kept_of, bool replaces) {
   if (records.empty()) return;
   OrderedIndex empty(keys_);
   try {
@@ -371,7 +391,7 @@ void OrderedIndex::add(std::span<const Location> records, const KeptOf& kept_of)
     first_ = last_ = nullptr;
     for (Inner* const one : inner) free_node(one);
     Row row(*this, leaves_ + sorted.size() / kFilled);
-    Merger merger(*this, sorted, kept_of, row);
+    Merger merger(*this, sorted, kept_of, replaces, row);
     for (size_t i = 0; i < leaves.size(); ++i) {
       const bool is_last = i + 1 == leaves.size();
       std::string behind = is_last ? std::string() : leaves.take_separator(i);

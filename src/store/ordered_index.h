@@ -98,8 +98,8 @@ class OrderedIndex {
   void fill(std::span<const Location> records, const KeptOf& kept_of);
   // The same, besides what is there: each leaf is merged with what comes between its neighbours.
   // Where a key is there, `kept_of(its place, the new one)` tells. May throw kCorrupt of a record
-  // that was there; if it throws, the index is empty.
-  void add(std::span<const Location> records, const KeptOf& kept_of);
+  // that was there; if it throws, the index is empty. `replaces`: many of the keys may be there.
+  void add(std::span<const Location> records, const KeptOf& kept_of, bool replaces);
 
   // All of it as words, to be given to load(): kLeavesFollow, then leaf after leaf, each with the
   // text that separates it from the next one.

@@ -646,9 +646,10 @@ class Partition final : private RecordKeys {
   template <typename LocationOf>
   void prefetch_ways(size_t i, size_t count, LocationOf location_of) const;
   void replay(const Scan& scan, uint64_t first_version);
-  void kill_superseded(const Scan& scan, uint64_t first_version);
+  void kill_superseded(const Scan& scan, uint64_t first_version, bool but_replaced);
   void kill_by_prefixes(const Scan& scan, uint64_t first_version);
   void kill(uint64_t entry);
+  void end_record(Location location);
   void mark_stale(uint32_t slot);
   void forget_checkpoint();
   void unlink_checkpoint();
@@ -783,7 +784,8 @@ class Partition final : private RecordKeys {
   bool counts(const Scan& scan, const ScannedPut& put, RecordView& record);
   void index_record(const Scan& scan, const ScannedPut& put);
   void give_way(Location origin);
-  void index_in_order(const Scan& scan);
+  void index_in_order(const Scan& scan, bool replaces_some = false);
+  bool replaces(const Scan& scan, Location location);
   std::pair<BlockKind, uint64_t> order_of(uint32_t slot) const;
   void read_records(std::span<const uint32_t> order);
   bool is_whole(uint32_t slot) const;

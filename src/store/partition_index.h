@@ -183,8 +183,8 @@ class PartitionIndex {
     ordered_->fill(records, kept_of);
   }
   // The same besides what is there: OrderedIndex::add().
-  void add(std::span<const Location> records, const OrderedIndex::KeptOf& kept_of) {
-    ordered_->add(records, kept_of);
+  void add(std::span<const Location> records, const OrderedIndex::KeptOf& kept_of, bool replaces) {
+    ordered_->add(records, kept_of, replaces);
   }
   const HashIndex& hash() const { return hash_; }
   bool is_hash() const { return ordered_ == nullptr && pm_ == nullptr; }

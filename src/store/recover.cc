@@ -369,9 +369,22 @@ void Partition::give_way(Location origin) {
   discount(view_at(origin), blocks_[origin.slot()]);
 }
 
+// What a snapshot has of the key of a record that has come since: whether that, or another one of
+// the tail, supersedes it, which takes effect here. The one that counts does not say so if it is a
+// copy: compaction has left that out where both stood in the block that it emptied, and a crash may
+// have left the block.
+bool Partition::replaces(const Scan& scan, Location location) {
+  const auto found = scan.superseded.find(view_at(location).version);
+  if (found == scan.superseded.end()) return false;
+  if (blocks_[location.slot()].incarnation != found->second) mark_stale(location.slot());
+  end_record(location);
+  return true;
+}
+
 // All of them at once into an index in the order of keys, beside what a snapshot has if they are a
-// tail; but one by one where lost records leave room for two of a key.
-void Partition::index_in_order(const Scan& scan) {
+// tail; but one by one where lost records leave room for two of a key. `replaces_some`: they
+// take the places of what has been superseded since.
+void Partition::index_in_order(const Scan& scan, bool replaces_some) {
   std::vector<Location, HugeAllocator<Location>> places;
   places.reserve(scan.puts.size() - std::min(scan.puts.size(), scan.superseded.size()));
   RecordView record;
@@ -384,11 +397,15 @@ void Partition::index_in_order(const Scan& scan) {
     return order_of(a.slot()) < order_of(b.slot());
   };
   const auto kept_of = [&](Location a, Location b) -> std::optional<Location> {
-    if (!has_version(a, view_at(b).version)) return {};
+    if (!has_version(a, view_at(b).version)) {
+      if (replaces_some && replaces(scan, a)) return b;
+      return {};
+    }
     give_way(is_before(a, b) ? a : b);
     return is_before(a, b) ? b : a;
   };
-  scan.is_tail ? index_.add(places, kept_of) : index_.fill(places, kept_of);
+  if (!scan.is_tail) return index_.fill(places, kept_of);
+  index_.add(places, kept_of, replaces_some && !scan.superseded.empty());
 }
 
 // Where what led to it is lost, be it a record or an entry of an index in PM, so that the next

@@ -44,6 +44,9 @@ struct Partition::Scan {
   // Of each prefix that was removed, by its length, the last removal.
   std::map<size_t, std::unordered_map<std::string_view, uint64_t>> prefixes;
 
+  bool is_superseded(uint64_t version) const {
+    return version <= superseded_last && superseded.contains(version);
+  }
   // The version of a removal that takes the record away, or 0.
   uint64_t removal_of(std::string_view key, uint64_t version) const {
     for (const auto& [bytes, removals] : prefixes) {

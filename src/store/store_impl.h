@@ -457,6 +457,7 @@ class StoreImpl final : public RuntimeClient {
   void look(uint32_t threads);
   void await_ready(uint32_t number) const;
   void try_recover(uint32_t number) const noexcept;
+  void recover_begun(uint32_t number) const noexcept;
   void end_opening();
   // Carries out a write. While partitions are being opened the room that they will give back
   // (snapshots of their indexes, long values that nothing refers to) is still taken: where the pool

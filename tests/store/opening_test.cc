@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <mutex>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
@@ -12,6 +14,7 @@
 #include "perdure/store.h"
 #include "store/fixture.h"
 #include "store/layout.h"
+#include "store/store_impl.h"
 #include "support/errors.h"
 #include "support/files.h"
 #include "support/random.h"
@@ -435,6 +438,61 @@ class StoreEarlyTest : public StoreOpeningTest, public testing::WithParamInterfa
  protected:
   static StoreOptions early() { return {.serve_early = true, .workers = GetParam()}; }
 };
+
+std::mutex order_mutex;
+std::vector<uint32_t> order_of_recovery;
+
+// By one thread, since there are few: first those that somebody waits for.
+TEST_F(StoreOpeningTest, PartitionsOfTheKeysThatAreAskedForComeFirst) {
+  fill_pool(7);
+  using store::StoreImpl;
+  StoreImpl::before_recovery = [](uint32_t number) {
+    const std::lock_guard lock(order_mutex);
+    order_of_recovery.push_back(number);
+  };
+  for (int first = 0; first < 20; ++first) {
+    order_of_recovery.clear();
+    Pool pool = Pool::open(path(), options());
+    StoreOptions early;
+    early.serve_early = true;
+    const std::vector<std::string> asked = {key(first), key(first), key(first + 1)};
+    const auto store = StoreImpl::open(pool, "store", early, asked);
+    for (uint32_t i = 0; i < store->partitions(); ++i) {
+      while (!store->is_ready(i)) std::this_thread::yield();  // it is not asked for
+    }
+    std::vector<uint32_t> expected;
+    const auto expect = [&](uint32_t number) {
+      if (std::ranges::find(expected, number) == expected.end()) expected.push_back(number);
+    };
+    for (const std::string& one : asked) expect(store->place_of(one).number);
+    for (uint32_t i = 0; i < store->partitions(); ++i) expect(i);
+    const std::lock_guard lock(order_mutex);
+    EXPECT_EQ(order_of_recovery, expected);
+  }
+  StoreImpl::before_recovery = nullptr;
+}
+
+// Several threads, each of which has one partition before it runs: no other takes that, too.
+TEST_F(StoreOpeningTest, EachPartitionIsRecoveredByOneThread) {
+  fill_pool(16);
+  using store::StoreImpl;
+  StoreImpl::before_recovery = [](uint32_t number) {
+    const std::lock_guard lock(order_mutex);
+    order_of_recovery.push_back(number);
+  };
+  std::vector<uint32_t> all(16);
+  std::iota(all.begin(), all.end(), 0U);
+  for (int session = 0; session < 200 && !HasFailure(); ++session) {
+    order_of_recovery.clear();
+    Pool pool = Pool::open(path(), options());
+    Store store = Store::open(pool, "store", {.recovery_threads = 4, .serve_early = true});
+    store.wait_until_ready();
+    const std::lock_guard lock(order_mutex);
+    std::ranges::sort(order_of_recovery);
+    EXPECT_EQ(order_of_recovery, all) << session;
+  }
+  StoreImpl::before_recovery = nullptr;
+}
 
 TEST_P(StoreEarlyTest, EachCallFindsItsPartitionReady) {
   Model model = fill_pool(16);

@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -158,6 +161,139 @@ TEST_P(StoreRecentSnapshotTest, OneProcessDiesAfterTheOther) {
     write_file(dir_.file("next"), as_it_is());
   }
   EXPECT_GT(read, GetParam().options.index == StoreIndex::kOrdered ? 20 : 30);
+}
+
+// Few keys are written again and again, so that blocks are compacted as soon as they are full: what
+// an opening finds of a key may be a copy that does not name any more what its origin superseded,
+// beside the block that has both.
+TEST_P(StoreRecentSnapshotTest, CopiesOfWhatSupersedesARecordOfTheSnapshot) {
+  StoreOptions often = made();
+  often.block_bytes = 1024;
+  often.index_snapshot_percent = 5;
+  often.garbage_percent = 5;
+  Pool pool = Pool::create(dir_.file("pool"), options());
+  Store store = Store::create(pool, "s", often);
+  const uint64_t keys = 25 * store.partitions();
+  Model model;
+  double read = 0;
+  for (int round = 0; round < 1000 && !HasFailure(); ++round) {
+    const uint64_t writes = 1 + random_.below(60);
+    for (uint64_t i = 0; i < writes; ++i) {
+      const std::string one = key(random_.below(random_.below(4) == 0 ? keys : keys / 4));
+      if (random_.below(12) == 0) {
+        store.remove(one);
+        model.erase(one);
+      } else {
+        store.put(one, model[one] = std::string(random_.below(60), 'v') + std::to_string(round));
+      }
+    }
+    read += judge(as_it_is(), model);
+  }
+  EXPECT_GT(read, 100);
+}
+
+// Writes of all kinds, and deaths of the process after each other, some in the opening of the next,
+// or closes. After each opening what each block has that counts must be what a walk over the
+// records finds (check()): a block of which too little is said to count is freed with records in
+// it.
+TEST_P(StoreRecentSnapshotTest, AccountsOfBlocksHoldAfterEachOpening) {
+  const std::string path = dir_.file("pool");
+  const std::string next = dir_.file("next");
+  const auto when = [](int hours) {
+    return std::chrono::system_clock::now() + std::chrono::hours(hours);
+  };
+  const auto some_key = [&] {
+    switch (random_.below(5)) {
+      case 0:
+        return "hot" + std::to_string(random_.below(5));
+      case 1:
+        return "long" + std::to_string(random_.below(6)) + std::string(300, 'k');  // stands outside
+      default:
+        return key(random_.below(40 * GetParam().options.partitions));
+    }
+  };
+  const auto some_value = [&] {
+    const bool is_long = random_.below(8) == 0;
+    return std::string(is_long ? 300 + random_.below(3000) : random_.below(60), 'v') +
+           std::to_string(random_.below(1000));
+  };
+  Model model;
+  const auto write_one = [&](Store& store) {
+    const std::string one = some_key();
+    switch (random_.below(20)) {
+      case 0:
+      case 1:
+      case 2:
+        EXPECT_EQ(store.remove(one), model.erase(one) != 0);
+        break;
+      case 3:
+        store.put(one, some_value(), when(-1));
+        model.erase(one);
+        break;
+      case 4:
+        store.put(one, model[one] = some_value(), when(1));
+        break;
+      case 5: {
+        Store::Batch batch;
+        for (int i = 0; i < 6; ++i) {
+          const std::string of_batch = some_key();
+          if (i % 3 == 0) {
+            batch.remove(of_batch);
+            model.erase(of_batch);
+          } else {
+            batch.put(of_batch, model[of_batch] = some_value());
+          }
+        }
+        store.apply(batch);
+        break;
+      }
+      case 6:
+        if (random_.below(25) == 0) {
+          const std::string prefix = one.substr(0, 4);
+          store.remove_prefix(prefix);
+          std::erase_if(model, [&](const auto& item) { return item.first.starts_with(prefix); });
+        }
+        break;
+      default:
+        store.put(one, model[one] = some_value());
+    }
+  };
+  const auto options_of_session = [&] {
+    StoreOptions often = made();
+    often.block_bytes = 1024;
+    often.index_snapshot_percent = 5 + 20 * static_cast<uint32_t>(random_.below(3));
+    often.garbage_percent = 5 + static_cast<uint32_t>(random_.below(40));
+    often.serve_early = random_.chance(50);
+    return often;
+  };
+  {
+    Pool pool = Pool::create(path, options());
+    Store::create(pool, "s", options_of_session());
+  }
+  double read = 0;
+  for (int session = 0; session < 400 && !HasFailure(); ++session) {
+    SCOPED_TRACE(session);
+    bool dies = false;
+    {
+      Pool pool = Pool::open(path, options());
+      Store store = Store::open(pool, "s", options_of_session());
+      store.wait_until_ready();
+      read += figure(store, "index_snapshots_read");
+      EXPECT_EQ(content(store), model);
+      EXPECT_EQ(faults(store), "");
+      std::optional<Store::Snapshot> snapshot;
+      for (uint64_t writes = random_.below(400); writes > 0; --writes) {
+        write_one(store);
+        if (random_.below(60) != 0) continue;
+        snapshot.reset();
+        if (random_.chance(50)) snapshot.emplace(store.snapshot());
+      }
+      dies = random_.below(6) != 0;
+      if (dies) write_file(next, as_it_is());
+    }
+    if (dies) std::filesystem::rename(next, path);
+  }
+  EXPECT_GT(read, 100 * GetParam().options.partitions);
 }
 
 TEST_P(StoreRecentSnapshotTest, WhereItIsDamagedTheRecordsAreRead) {

@@ -110,12 +110,11 @@ class KilledStore {
   std::string path_;
 };
 
-// Argument: 0 hash in DRAM, 1 index in PM. Time: until the first partition serves; the counters are
-// medians.
+// Argument: a StoreIndex. Time: until the first partition serves; the counters are medians.
 void store_opens_after_kill(benchmark::State& state) {
   const char* text = std::getenv("PERDURE_OPENING_RECORDS");
   const uint64_t records = text != nullptr ? std::strtoull(text, nullptr, 0) : 10'000'000;
-  const KilledStore store(state.range(0) == 0 ? StoreIndex::kHash : StoreIndex::kPm, records);
+  const KilledStore store(static_cast<StoreIndex>(state.range(0)), records);
   std::array<std::vector<double>, std::tuple_size_v<Milliseconds>> all;
   for (auto unused : state) {
     const Milliseconds told = store.open();
@@ -129,9 +128,10 @@ void store_opens_after_kill(benchmark::State& state) {
   }
 }
 BENCHMARK(store_opens_after_kill)
-    ->ArgName("pm")
-    ->Arg(0)
-    ->Arg(1)
+    ->ArgName("index")
+    ->Arg(static_cast<int>(StoreIndex::kHash))
+    ->Arg(static_cast<int>(StoreIndex::kPm))
+    ->Arg(static_cast<int>(StoreIndex::kOrdered))
     ->UseManualTime()
     ->Iterations(9)
     ->Unit(benchmark::kMillisecond);
