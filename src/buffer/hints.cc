@@ -58,8 +58,7 @@ Frame* BufferPool::begin_next_hint(uint64_t page_count) {
     }
     break;
   }
-  next_hint_ = hint_count_;
-  hints_wait_.store(false, std::memory_order_relaxed);
+  give_up_prefetch();
   return nullptr;
 }
 

@@ -187,6 +187,11 @@ class BufferPool {
   // Keeps empty frames in DRAM for them, until prefetch_some() has read all. Before others use the
   // pool.
   void expect_prefetch() { hints_wait_.store(hint_count_ > 0, std::memory_order_relaxed); }
+  // Nobody will.
+  void give_up_prefetch() {
+    next_hint_ = hint_count_;
+    hints_wait_.store(false, std::memory_order_relaxed);
+  }
   // Until then.
   bool awaits_prefetch() const { return hints_wait_.load(std::memory_order_relaxed); }
   // Reads pages that were noted in DRAM, of those that there are, `page_count`, as long as frames
