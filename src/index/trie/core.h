@@ -29,7 +29,8 @@
 // in the nodes (index/node_lock.h), as published, and in the root block. A writer finds its way
 // without locks, locks the node with the slot, and its parent if the node is to be replaced, both
 // at once and in the order of the locks; then looks again. A replaced node is marked obsolete.
-// Lookups take no lock and never begin again: after each word they wait while the node changes, so
+// Lookups take no lock: after each word they look whether the node changes, and if one did they go
+// again, and wait at each, so
 // that what they read is durable, and the leaf has the whole key. A replaced node stays as it was
 // when it was replaced, which was after a reader in it began. Scans read some children of a node at
 // a time, under its version, and read them again if that is another one when they come to the next
