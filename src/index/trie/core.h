@@ -30,10 +30,10 @@
 // without locks, locks the node with the slot, and its parent if the node is to be replaced, both
 // at once and in the order of the locks; then looks again. A replaced node is marked obsolete.
 // Lookups take no lock: after each word they look whether the node changes, and if one did they go
-// again, and wait at each, so
-// that what they read is durable, and the leaf has the whole key. A replaced node stays as it was
-// when it was replaced, which was after a reader in it began. Scans read some children of a node at
-// a time, under its version, and read them again if that is another one when they come to the next
+// again, and wait at each, so that what they read is durable, and the leaf has the whole key. A
+// replaced node stays as it was when it was replaced, which was after a reader in it began. Scans
+// read some children of a node at a time, under its version, and read them again if that is another
+// one when they come to the next
 // child: meanwhile memory fetches what the children lead to.
 //
 // Sources: Lee et al., "WORT: Write Optimal Radix Tree for Persistent Memory Storage Systems", FAST
