@@ -23,6 +23,8 @@ class LockInDram {
   void begin_change() const { lock_->begin_change(); }
   void unlock() const { lock_->unlock(); }
   [[gnu::always_inline]] Stamp begin_read() const { return lock_->begin_read(); }
+  [[gnu::always_inline]] uint32_t look() const { return lock_->look(); }
+  static bool is_changing(uint32_t seen) { return StripeLock::is_changing(seen); }
   bool validate(Stamp stamp) const { return lock_->validate(stamp); }
   bool operator==(const LockInDram&) const = default;
   // By where the locks are: the order in which several are taken.
@@ -66,6 +68,13 @@ class LockInNode {
     pm::may_pause();
     return seen & ~kLocked;
   }
+  // As those of StripeLock.
+  [[gnu::always_inline]] uint32_t look() const {
+    const auto seen = static_cast<uint32_t>(current(std::memory_order_acquire));
+    pm::may_pause();
+    return seen;
+  }
+  static bool is_changing(uint32_t seen) { return (seen & kChanging) != 0; }
   bool validate(Stamp stamp) const {
     pm::may_pause();
     std::atomic_thread_fence(std::memory_order_acquire);
@@ -80,7 +89,7 @@ class LockInNode {
 
  private:
   static constexpr uint64_t kLocked = 1;
-  static constexpr uint64_t kChanging = 2;
+  static constexpr uint64_t kChanging = StripeLock::kChanging;
   static constexpr uint64_t kVersion = 4;
 
   // The word, or what one of another generation stands for: free, and nothing has changed.

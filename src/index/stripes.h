@@ -43,6 +43,8 @@ class Backoff {
 
 class StripeLock {
  public:
+  static constexpr uint32_t kChanging = 2;
+
   bool try_lock() {
     uint32_t seen = word_.load(std::memory_order_relaxed);
     return (seen & kLocked) == 0 &&
@@ -78,6 +80,14 @@ class StripeLock {
     pm::may_pause();
     return seen & ~kLocked;
   }
+  // Without waiting. If nothing is changing, what was read before of what the lock guards is
+  // durable. Of several locks, this can be asked of the `or` of what they say.
+  [[gnu::always_inline]] uint32_t look() const {
+    const uint32_t seen = word_.load(std::memory_order_acquire);
+    pm::may_pause();
+    return seen;
+  }
+  static bool is_changing(uint32_t seen) { return (seen & kChanging) != 0; }
   bool validate(uint32_t stamp) const {
     pm::may_pause();
     std::atomic_thread_fence(std::memory_order_acquire);
@@ -88,7 +98,6 @@ class StripeLock {
 
  private:
   static constexpr uint32_t kLocked = 1;
-  static constexpr uint32_t kChanging = 2;
   static constexpr uint32_t kVersion = 4;
 
   // Apart, so that a reader who need not wait has few instructions.

@@ -82,6 +82,23 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
     const uint64_t end = end_offset_.load(std::memory_order_relaxed);
     return offset >= data_offset_ && offset <= end && bytes <= end - offset && offset % 8 == 0;
   }
+  // The same in few instructions, for many offsets of words, which `bytes` follow: what it does not
+  // have may be inside all the same, as follow() knows.
+  struct Inside {
+    char* base;
+    uint64_t begin;
+    uint64_t last;  // from `begin`
+    bool has(uint64_t offset) const { return offset - begin < last; }
+    template <typename T>
+    T* at(uint64_t offset) const {
+      return reinterpret_cast<T*>(base + offset);
+    }
+  };
+  Inside inside(uint64_t bytes) const {
+    const uint64_t behind = data_offset_ + bytes;
+    const uint64_t end = end_offset_.load(std::memory_order_relaxed);
+    return {mapping_.base(), data_offset_, end > behind ? end - behind : 0};
+  }
   // Throws kCorrupt: `what` says what is damaged.
   [[noreturn]] void throw_corrupt(std::string_view what) const;
   [[noreturn]] void throw_outside(uint64_t offset) const;

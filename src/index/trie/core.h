@@ -29,10 +29,11 @@
 // in the nodes (index/node_lock.h), as published, and in the root block. A writer finds its way
 // without locks, locks the node with the slot, and its parent if the node is to be replaced, both
 // at once and in the order of the locks; then looks again. A replaced node is marked obsolete.
-// Lookups take no lock and never begin again: after each word they wait while the node changes, so
-// that what they read is durable, and the leaf has the whole key. A replaced node stays as it was
-// when it was replaced, which was after a reader in it began. Scans read some children of a node at
-// a time, under its version, and read them again if that is another one when they come to the next
+// Lookups take no lock: after each word they look whether the node changes, and if one did they go
+// again, and wait at each, so that what they read is durable, and the leaf has the whole key. A
+// replaced node stays as it was when it was replaced, which was after a reader in it began. Scans
+// read some children of a node at a time, under its version, and read them again if that is another
+// one when they come to the next
 // child: meanwhile memory fetches what the children lead to.
 //
 // Sources: Lee et al., "WORT: Write Optimal Radix Tree for Persistent Memory Storage Systems", FAST
@@ -86,7 +87,7 @@ class Core {
   bool remove(const Key& key, const Condition& condition = Verb::kUpdate);
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
-  bool lookup(const Key& key, Use use) const;
+  [[gnu::always_inline]] bool lookup(const Key& key, Use use) const;
   // For batches (index/batch.h).
   struct Approach;
   bool approach(const Key& key, Approach& at) const;
@@ -199,7 +200,7 @@ class Core {
   const Leaf& leaf_at(uint64_t word) const { return *pool_.follow<Leaf>(offset_of(word)); }
   [[noreturn]] void throw_damaged(uint64_t word) const;
   StripeLock& stripe_at(const Stripes& stripes, uint64_t offset) const {
-    return stripes.of<kStripeBits>(offset / pm::kLineBytes);
+    return stripes.of<kStripeBits>(offset);
   }
   Lock lock_of(const Owner& owner) const {
     if (owner.node != nullptr) return lock_of_node(owner);
@@ -278,6 +279,8 @@ class Core {
 
   template <typename Use>
   [[gnu::always_inline]] bool use_leaf(uint64_t word, const Key& key, Use& use) const;
+  template <typename Use>
+  [[gnu::cold, gnu::noinline]] bool lookup_waiting(const Key& key, Use& use) const;
 
   // ---- scan
   // A node on the way, and some of its children that come next, as they were at one moment.
@@ -379,10 +382,53 @@ inline bool Core<Policy, Content>::use_leaf(uint64_t word, const Key& key, Use& 
   return true;
 }
 
+// How many lookups' misses a processor has under way at once goes by how few instructions a lookup
+// has: so what is judged is judged by one comparison, and whether a node was changing is gathered
+// on the way, and asked once. If one was, the way is gone again with waits.
 template <typename Policy, typename Content>
 template <typename Use>
-bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
+inline bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
   const pm::EpochManager::Guard guard(epochs_);
+  const Text text = text_of(key);
+  const uint32_t length = Symbol::length(text);
+  const pm::PoolImpl::Inside inside = pool_.inside(kNodeBytesMax);
+  uint64_t word = pm::load_acquire(root_.top);
+  uint32_t seen = lock_of(Owner()).look();
+  for (uint32_t left = length; !is_leaf(word);) {
+    // Of the key, behind the symbol by which the node branches: less at each node, so that one
+    // comparison finds what is not further down, `end`, and a key that is too short.
+    const uint32_t rest = length - 1 - branch_of(word);
+    if (!inside.has(offset_of(word)) || rest >= left) [[unlikely]] {
+      if (word == 0 && !Lock::is_changing(seen)) return false;
+      return lookup_waiting(key, use);
+    }
+    const Owner owner = {inside.at<Node>(offset_of(word)), word};
+    word = Shape::child(*owner.node, tag_of(word), Symbol::at(text, branch_of(word)));
+    seen |= lock_of_node(owner).look();
+    left = rest;
+  }
+  if constexpr (kWords) {
+    if (inside.has(offset_of(word))) [[likely]] {
+      const Leaf& leaf = *inside.at<Leaf>(offset_of(word));
+      const uint64_t value = pm::load_acquire(leaf.value);
+      seen |= stripe_at(leaf_stripes_, offset_of(word)).look();
+      if (!Lock::is_changing(seen)) [[likely]] {
+        if (leaf.key != key) return false;
+        use(value);
+        return true;
+      }
+    }
+  } else if (!Lock::is_changing(seen)) [[likely]] {
+    return use_leaf(word, key, use);
+  }
+  return lookup_waiting(key, use);
+}
+
+// The same, which waits after each word until it is durable, and judges what is damaged. The caller
+// has a guard.
+template <typename Policy, typename Content>
+template <typename Use>
+bool Core<Policy, Content>::lookup_waiting(const Key& key, Use& use) const {
   const Text text = text_of(key);
   const uint32_t length = Symbol::length(text);
   uint64_t word = pm::load_acquire(root_.top);

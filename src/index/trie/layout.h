@@ -41,6 +41,9 @@ constexpr uint64_t node_word(uint64_t offset, uint64_t tag, uint32_t branch) {
   return uint64_t{branch} << 48 | offset | tag;
 }
 
+// Leads outside of every pool.
+inline constexpr uint64_t kDamagedWord = leaf_word(0);
+
 inline constexpr uint32_t kWindowBytesMax = 14;
 
 struct Node {

@@ -11,7 +11,8 @@
 //   shrunk(tag, count) the node to use for so many; the same tag while it is not much too large
 //   find               the slot of a child that is there, or null; for who holds the lock, or validates its version
 //   first_look         where in a node a search for a symbol begins, beside the header
-//   child              the child word for who does neither, or 0: never one that is not committed
+//   child              the child word for who does neither, or 0: never one that is not committed; if no
+//                      node has the tag, kDamagedWord
 //   has_room           whether prepare() would find a place
 //   prepare            writes what nobody looks at before Place::word changes, and flushes it: the caller
 //                      fences, and then makes the one store that commits
@@ -114,7 +115,7 @@ struct Wort {
     return 64 + uint64_t{symbol} * sizeof(uint64_t);
   }
   static uint64_t child(Node& node, uint64_t tag, uint32_t symbol) {
-    return pm::load_acquire(slots_of(node, tag)[symbol]);
+    return tag == kSmall ? pm::load_acquire(slots_of(node, tag)[symbol]) : kDamagedWord;
   }
   static bool has_room(Node&, uint64_t, uint32_t) { return true; }
   static Place prepare(Node& node, uint64_t tag, uint32_t symbol, uint64_t child,
@@ -176,10 +177,13 @@ struct Art {
                                   : 0);
   }
   static uint64_t* find(Node& node, uint64_t tag, uint32_t symbol);
-  static uint64_t child(Node& node, uint64_t tag, uint32_t symbol) {
+  [[gnu::always_inline]] static uint64_t child(Node& node, uint64_t tag, uint32_t symbol) {
     if (tag == kNode256) return pm::load_acquire(slots_of(node, kNode256)[symbol]);
-    const uint64_t* slot = find(node, tag, symbol);
-    return slot == nullptr ? 0 : pm::load_acquire(*slot);
+    if (tag == kNode4) {
+      const uint64_t* slot = find_small(node, symbol);
+      return slot == nullptr ? 0 : pm::load_acquire(*slot);
+    }
+    return child_in_keys(node, tag, symbol);
   }
   static bool has_room(Node& node, uint64_t tag, uint32_t symbol) {
     return tag == kNode256 || free_slot(node, tag, symbol) != room_of(tag);
@@ -198,6 +202,13 @@ struct Art {
   static constexpr uint32_t kRoom[8] = {0, 0, 4, 16, 48, 256, 0, 0};
   static constexpr uint64_t kBegin[8] = {0, 0, sizeof(Node), 64, 64 + 256, 64, 0, 0};
 
+  [[gnu::always_inline]] static uint64_t* find_small(Node& node, uint32_t symbol);
+  // Of nodes of 16 and 48.
+  [[gnu::noinline]] static uint64_t child_in_keys(Node& node, uint64_t tag, uint32_t symbol) {
+    if (bytes_of(tag) == 0) return kDamagedWord;
+    const uint64_t* slot = find(node, tag, symbol);
+    return slot == nullptr ? 0 : pm::load_acquire(*slot);
+  }
   // A slot without a child, the one that last had this symbol if there is one; room_of(tag) if
   // none.
   static uint32_t free_slot(Node& node, uint64_t tag, uint32_t symbol);
@@ -216,6 +227,17 @@ struct ArtWithLocks : Art {
 static_assert(offsetof(Node, window) + ArtWithLocks::kWindowBytes == 8 &&
               offsetof(Node, end) == 16);
 
+inline uint64_t* Art::find_small(Node& node, uint32_t symbol) {
+  uint64_t* slots = slots_of(node, kNode4);
+  // Which of them it is no branch can foresee.
+  const uint32_t four = pm::load_acquire(*reinterpret_cast<const uint32_t*>(node.small_keys));
+  for (uint64_t hits = bytes_equal(four, symbol) & 0xffffffff; hits != 0; hits &= hits - 1) {
+    uint64_t* slot = slots + static_cast<uint32_t>(std::countr_zero(hits)) / 8;
+    if (pm::load_acquire(*slot) != 0) return slot;
+  }
+  return nullptr;
+}
+
 inline uint64_t* Art::find(Node& node, uint64_t tag, uint32_t symbol) {
   uint64_t* slots = slots_of(node, tag);
   if (tag == kNode256) return pm::load_acquire(slots[symbol]) == 0 ? nullptr : slots + symbol;
@@ -224,16 +246,8 @@ inline uint64_t* Art::find(Node& node, uint64_t tag, uint32_t symbol) {
     if (number == 0 || number > 48) return nullptr;
     return pm::load_acquire(slots[number - 1]) == 0 ? nullptr : slots + number - 1;
   }
+  if (tag == kNode4) return find_small(node, symbol);
   const uint8_t* keys = keys_of(node, tag);
-  if (tag == kNode4) {
-    // Which of them it is no branch can foresee.
-    const uint32_t four = pm::load_acquire(*reinterpret_cast<const uint32_t*>(keys));
-    for (uint64_t hits = bytes_equal(four, symbol) & 0xffffffff; hits != 0; hits &= hits - 1) {
-      uint64_t* slot = slots + static_cast<uint32_t>(std::countr_zero(hits)) / 8;
-      if (pm::load_acquire(*slot) != 0) return slot;
-    }
-    return nullptr;
-  }
   for (uint32_t half = 0; half < 2; ++half) {
     const uint64_t eight = pm::load_acquire(reinterpret_cast<const uint64_t*>(keys)[half]);
     for (uint64_t hits = bytes_equal(eight, symbol); hits != 0; hits &= hits - 1) {

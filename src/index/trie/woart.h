@@ -39,6 +39,8 @@ struct Woart : Art {
   // afterwards, too, what was read was there: between its being written and its being there, the
   // bit is 0. If it is not, the child was removed meanwhile.
   static uint64_t child(Node& node, uint64_t tag, uint32_t symbol) {
+    if (bytes_of(tag) == 0) [[unlikely]]
+      return kDamagedWord;
     const uint64_t* slot = find(node, tag, symbol);
     if (slot == nullptr) return 0;
     pm::may_pause();
