@@ -78,7 +78,7 @@ TEST_P(StoreTurnTest, KeysThatWereFetchedAheadAreFoundAsTheyAre) {
             model[key] = record;
           }
         }
-        turn.apply(batch);
+        turn.apply(batch, 0);
         break;
       }
       case 1: {
