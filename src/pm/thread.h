@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "pm/system_error.h"
+#include "perdure/error.h"
 
 namespace perdure::pm {
 
@@ -16,7 +16,7 @@ std::thread start_thread(const std::string& whose, Work&& work) {
   try {
     return std::thread(std::forward<Work>(work));
   } catch (const std::system_error& error) {
-    throw_errno("starting a thread", whose, error.code().value());
+    throw Error(ErrorCode::kIo, "no thread for " + whose + ": " + error.what());
   }
 }
 
