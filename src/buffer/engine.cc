@@ -222,10 +222,11 @@ struct FrameWords {
 };
 static_assert(offsetof(Root, frame_count) - offsetof(Root, table) == offsetof(FrameWords, count));
 
-// Takes back a database that was made and could not be opened. False: it is there, and opens.
-bool take_back(pm::PoolImpl& pool, const std::string& name) {
+// Takes back a database that was made and could not be opened. `use`: since before it could be, so
+// that nobody else has worked with it. False: it is there, and opens.
+bool take_back(pm::PoolImpl& pool, const std::string& name,
+               std::shared_ptr<const pm::PoolImpl::Use> use) {
   try {
-    std::optional<pm::PoolImpl::Use> use(std::in_place, pool, name);
     pm::Drop drop(pool, name);
     Engine::visit_blocks(pool, name, [&](uint64_t offset, uint64_t) { drop.add(offset); });
     drop.commit();
@@ -307,6 +308,7 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
   bool has_log = false;
   bool has_archive = false;
   bool is_there = false;
+  std::shared_ptr<const pm::PoolImpl::Use> use;
   try {
     std::unique_ptr<LogFile> log;
     if (log_in_file) {
@@ -321,11 +323,12 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
         index::make_structure(pool, name, Database::kTypeName, Kind::kBytes, Kind::kBytes, &root,
                               sizeof root, kSealedBytes, blocks);
     is_there = true;
-    return std::unique_ptr<Engine>(
-        new Engine(pool, name, at, std::move(log), std::move(store), std::move(archive), options));
+    use = std::make_shared<const pm::PoolImpl::Use>(pool, name, at);
+    return std::unique_ptr<Engine>(new Engine(pool, name, at, use, std::move(log), std::move(store),
+                                              std::move(archive), options));
   } catch (...) {
     // What cannot be taken back keeps its files: it can be opened.
-    if (is_there && !take_back(pool, name)) throw;
+    if (is_there && (!use || !take_back(pool, name, std::move(use)))) throw;
     if (has_pages) ::unlink(options.page_file.c_str());
     if (has_log) ::unlink(options.log_file.c_str());
     if (has_archive && new_archive) ::unlink(options.archive.c_str());
@@ -351,7 +354,8 @@ std::unique_ptr<Engine> Engine::open(pm::PoolImpl& pool, const std::string& name
   std::unique_ptr<Archive> archive = open_archive(root, options);
   try {
     return std::unique_ptr<Engine>(
-        new Engine(pool, name, at, std::move(log), std::move(store), std::move(archive), options));
+        new Engine(pool, name, at, std::make_shared<const pm::PoolImpl::Use>(pool, name, at),
+                   std::move(log), std::move(store), std::move(archive), options));
   } catch (...) {
     std::error_code none;
     const bool is_empty = std::filesystem::file_size(options.archive, none) == 0;
@@ -375,7 +379,8 @@ std::unique_ptr<Engine> Engine::open_damaged(pm::PoolImpl& pool, const std::stri
   std::vector<std::string> not_used;
   if (root.log_in_file != 0) log = find_log_file(root, log_files, not_used);
   std::unique_ptr<Engine> engine(
-      new Engine(pool, name, at, std::move(log), std::move(store), nullptr, options));
+      new Engine(pool, name, at, std::make_shared<const pm::PoolImpl::Use>(pool, name, at),
+                 std::move(log), std::move(store), nullptr, options));
   engine->log_files_not_used_ = std::move(not_used);
   engine->buffer_->recovery().keep_newer();
   return engine;
@@ -496,10 +501,11 @@ void Engine::visit_blocks(pm::PoolImpl& pool, const std::string& name,
 }
 
 Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
-               std::unique_ptr<LogFile> log, std::unique_ptr<PageStore> store,
-               std::unique_ptr<Archive> archive, const DatabaseOptions& options)
+               std::shared_ptr<const pm::PoolImpl::Use> use, std::unique_ptr<LogFile> log,
+               std::unique_ptr<PageStore> store, std::unique_ptr<Archive> archive,
+               const DatabaseOptions& options)
     : pool_(pool),
-      use_(pool, name, root),
+      use_(std::move(use)),
       name_(name),
       root_(*pool.at<Root>(root)),
       format_(root_.page_bytes, root_.parts),

@@ -145,7 +145,8 @@ class Engine {
   uint64_t writes_bytes_max() const { return log_.bytes() / 8; }
 
  private:
-  Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root, std::unique_ptr<LogFile> log,
+  Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
+         std::shared_ptr<const pm::PoolImpl::Use> use, std::unique_ptr<LogFile> log,
          std::unique_ptr<PageStore> store, std::unique_ptr<Archive> archive,
          const DatabaseOptions& options);
   SpaceBody space() const;
@@ -165,7 +166,7 @@ class Engine {
 
   Lifetime lifetime_;
   pm::PoolImpl& pool_;
-  pm::PoolImpl::Use use_;
+  std::shared_ptr<const pm::PoolImpl::Use> use_;
   std::string name_;
   Root& root_;
   PageFormat format_;

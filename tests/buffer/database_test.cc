@@ -10,6 +10,7 @@
 #include <fstream>
 #include <new>
 #include <numeric>
+#include <optional>
 #include <thread>
 
 #include "buffer/btree/node.h"
@@ -22,6 +23,7 @@
 #include "buffer/replay.h"
 #include "perdure/catalog.h"
 #include "pm/layout.h"
+#include "support/at_place.h"
 #include "support/data.h"
 #include "support/errors.h"
 #include "support/files.h"
@@ -881,6 +883,30 @@ TEST_F(DatabaseTest, ACreationThatFailsWhileItFormatsLeavesNothing) {
   Database again = Database::open(pool_, "d", options);
   again.tree("t");
   expect_sound(again);
+}
+
+// Whoever finds it by its name meanwhile must not lose what was committed.
+TEST_F(DatabaseTest, ACreationThatFailsTakesBackNothingThatOthersHaveDone) {
+  const TempDir folder;
+  DatabaseOptions options = small_database();
+  options.page_file = folder.file("pages");
+  int takes = 0;
+  bool others_have_worked = false;
+  {
+    std::optional<FullPages> full(std::in_place, 0);
+    const AtPlace here("pool: takes a name", [&] {
+      if (++takes != 2) return;  // the first one is the new database's own
+      full.reset();
+      Database other = Database::open(pool_, "d", options);
+      const Tree tree = other.tree("t");
+      other.transact([&](Transaction& one) { one.put(tree, "x", "1"); });
+      others_have_worked = true;
+    });
+    EXPECT_TRUE(fails_with(ErrorCode::kNoSpace, [&] { Database::create(pool_, "d", options); }));
+    EXPECT_GE(takes, 1);
+  }
+  EXPECT_EQ(pool_.structures().empty(), !others_have_worked);
+  EXPECT_EQ(std::filesystem::is_empty(folder.path()), !others_have_worked);
 }
 
 // With so little memory that not even that can be taken back, a database is there, and opens.

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "buffer/fixture.h"
@@ -83,6 +84,7 @@ class DatabasePower : public testing::Test {
   void session() {
     FailingMedium medium(path(), Domain::kLine);
     medium.begin();
+    if (!caches_.empty()) std::filesystem::rename(std::exchange(caches_, ""), path());
     const bool closes = random_.below(10) == 0;
     constexpr uint64_t kSoon[] = {10, 100, 1000};
     using Image = FailingMedium::Image;
@@ -93,11 +95,18 @@ class DatabasePower : public testing::Test {
     std::string log_image;
     const bool at_once = random_.chance(50);
     const bool at_log = log_ && random_.chance(50);  // at a write or sync of the log file
+    const bool dies = !log_ && random_.chance(40);
     if (log_) log_->begin_session();
     if (!closes && at_once) {
       // The power fails before this persist: what a commit has changed by then may be in PM.
       const auto fail = [&](uint64_t n) {
         if (n != last) return false;
+        if (dies) {
+          // It may have died between any two stores.
+          caches_ = path() + ".caches";
+          const Image stored = kind == Image::kLeast ? Image::kMixed : Image::kAll;
+          std::filesystem::rename(medium.make_image(stored, random_.next()), caches_);
+        }
         image = medium.make_image(kind, random_.next());
         if (random_.chance(30)) image = make_image_of_frames(medium);
         if (log_) log_image = log_->make_image(random_);
@@ -189,6 +198,9 @@ class DatabasePower : public testing::Test {
   std::optional<std::pair<Records, std::optional<Records>>> at_failure_;  // model_ and next_
   RecoveryProgress sum_{};
   uint64_t frames_ = 0;
+  // What a process that died has left, most of it in the caches; the pool's file has what is
+  // durable of that.
+  std::string caches_;
 };
 
 class DatabaseFailures : public DatabasePower, public testing::WithParamInterface<LogPlace> {
