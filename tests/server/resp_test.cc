@@ -1434,6 +1434,42 @@ TEST_P(Resp, FullPoolsLetAllCollectionsGoAtOnce) {
   EXPECT_EQ(c({"DBSIZE"}), "0");
 }
 
+// What is written in parts is no garbage before its last part, although it is noted as such, for a
+// crash: the room for a later part does not come from an earlier one.
+TEST_P(Resp, FullPoolsHaveAllOfACopyOrNothing) {
+  config.capacity_bytes = uint64_t{16} << 20;
+  start();
+  RespClient c = resp();
+  constexpr int kFields = 4000;
+  for (int i = 0; i < kFields; ++i) {
+    ASSERT_EQ(c({"HSET", "from", "f" + std::to_string(i), std::string(1000, 'x')}), "1");
+  }
+  int fillers = 0;
+  while (c({"SET", "s" + std::to_string(fillers), std::string(1000, 'y')}) == "OK") ++fillers;
+  ASSERT_GT(fillers, kFields);
+  int copied = 0;
+  int refused = 0;
+  for (int i = 0; i < fillers; ++i) {
+    ASSERT_EQ(c({"DEL", "s" + std::to_string(i)}), "1");
+    if (i % 500 != 0) continue;
+    const std::string answer = c({"COPY", "from", "to", "REPLACE"});
+    if (answer != "1") {
+      ++refused;
+      ASSERT_EQ(answer.substr(0, 4), "-OOM");
+      ASSERT_EQ(c({"EXISTS", "to"}), copied == 0 ? "0" : "1") << i;
+    } else {
+      ++copied;
+    }
+    if (copied == 0) continue;
+    ASSERT_EQ(c({"HLEN", "to"}), std::to_string(kFields)) << i;
+    RespClient reader = resp();
+    reader.write({"HKEYS", "to"});
+    ASSERT_EQ(reader.read().elements.size(), size_t{kFields}) << i;
+  }
+  EXPECT_GT(copied, 0);
+  EXPECT_GT(refused, 0);
+}
+
 // Threads and connections side by side, on the same keys.
 TEST_P(Resp, SeveralLoopsCountTogether) {
   config.threads = 3;
