@@ -302,6 +302,7 @@ void Keyspace::note_internal(char what) { put(note_key(what), "", store::kNoExpi
 void Keyspace::doom(uint64_t id, uint64_t at_ms, std::string_view raw) {
   put(doom_key(id, at_ms), raw, store::kNoExpiry);
   has_doomed_ = true;
+  next_expiry_ms_ = std::min(next_expiry_ms_, at_ms);
 }
 
 void Keyspace::doom_parts(uint64_t id, std::string_view raw) {

@@ -1424,11 +1424,14 @@ TEST_P(Resp, FullPoolsLetAllCollectionsGoAtOnce) {
     while (c({"SADD", "s" + std::to_string(stored), "x"}) == "1") ++stored;
     return stored;
   };
+  // One that expires later, for which nobody looks at garbage for a while, hinders nothing.
+  ASSERT_EQ(c({"SADD", "later", "x"}), "1");
+  ASSERT_EQ(c({"EXPIRE", "later", "1000"}), "1");
   const int stored = fill();
   ASSERT_GT(stored, 1000);
   for (int i = 0; i < stored; ++i) c.write({"DEL", "s" + std::to_string(i)});
   for (int i = 0; i < stored; ++i) ASSERT_EQ(c.read().to_string(), "1") << i;
-  EXPECT_EQ(c({"DBSIZE"}), "0");
+  EXPECT_EQ(c({"DBSIZE"}), "1");
   EXPECT_GE(fill(), stored * 9 / 10);  // at the cost of what is left of the others
   EXPECT_EQ(c({"FLUSHALL"}), "OK");
   EXPECT_EQ(c({"DBSIZE"}), "0");
