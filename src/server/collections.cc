@@ -185,7 +185,7 @@ void scan_elements(Call& call, Type type,
 Collection& Replacement::header() {
   if (!has_begun_) {
     header_ = keys_.new_collection();
-    if (!keys_.in_transaction()) keys_.doom(header_.id, 0, to_);
+    if (!keys_.in_transaction()) keys_.doom_parts(header_.id, to_);
     has_begun_ = true;
   }
   return header_;

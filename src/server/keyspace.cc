@@ -63,6 +63,7 @@ std::string doom_key(uint64_t id, uint64_t at_ms) {
   append_ordered(key, id);
   return key;
 }
+uint64_t id_of_note(std::string_view key) { return read_ordered(key.substr(10)); }
 
 }  // namespace
 
@@ -301,6 +302,12 @@ void Keyspace::note_internal(char what) { put(note_key(what), "", store::kNoExpi
 void Keyspace::doom(uint64_t id, uint64_t at_ms, std::string_view raw) {
   put(doom_key(id, at_ms), raw, store::kNoExpiry);
   has_doomed_ = true;
+  next_expiry_ms_ = std::min(next_expiry_ms_, at_ms);
+}
+
+void Keyspace::doom_parts(uint64_t id, std::string_view raw) {
+  doom(id, 0, raw);
+  in_parts_ = id;
 }
 
 void Keyspace::undoom(uint64_t id, uint64_t at_ms) { erase(doom_key(id, at_ms)); }
@@ -467,6 +474,7 @@ void Keyspace::commit_group() {
 void Keyspace::abandon_group() {
   group_.clear();
   group_bytes_ = held_bytes_ = 0;
+  in_parts_ = 0;
   in_group_ = in_transaction_ = false;
 }
 
@@ -565,15 +573,20 @@ bool Keyspace::reap_some(uint64_t elements_max) {
   constexpr uint64_t kNoteElements = 8;  // what a note costs: all partitions are looked at for it
   const size_t notes_max = elements_max / kNoteElements;
   std::vector<std::pair<std::string, std::string>> notes;
+  bool has_others = false;
   const auto take_note = [&](std::string_view key, std::string_view) {
     if (!key.starts_with(kDoomPrefix) || key.size() != kDoomPrefix.size() + 16) return false;
+    if (in_parts_ != 0 && id_of_note(key) == in_parts_) {
+      has_others = true;
+      return true;
+    }
     std::string_view raw;
     if (find_element(key, raw)) notes.emplace_back(key, raw);
     return notes.size() < notes_max;
   };
   // Without values: behind the notes come clients' keys.
   scan(kDoomPrefix, false, notes_max, take_note, true);
-  has_doomed_ = !notes.empty();
+  has_doomed_ = has_others || !notes.empty();
   if (notes.empty()) return false;
   next_expiry_ms_ = 0;
   for (const auto& [note, raw] : notes) {
@@ -594,7 +607,7 @@ bool Keyspace::reap_some(uint64_t elements_max) {
 // Removes elements of the collection that the note names, or the note; returns how many elements.
 uint64_t Keyspace::reap_one(const std::string& note, uint64_t at_ms, std::string_view raw,
                             uint64_t elements_max) {
-  const uint64_t id = read_ordered(std::string_view(note).substr(10));
+  const uint64_t id = id_of_note(note);
   const Item item = find(raw);
   if (at_ms != 0 && item && item.collection.id == id) {
     turn_.remove(note, now_ms_);  // its expiry has changed since

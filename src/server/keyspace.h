@@ -139,6 +139,7 @@ class Keyspace {
   // To be called when a turn begins: it sets the time.
   void begin_turn() {
     now_ms_ = store::StoreImpl::now_ms();
+    in_parts_ = 0;
     if (!notes_read_) [[unlikely]]
       read_notes();
   }
@@ -178,6 +179,9 @@ class Keyspace {
   // Notes that the elements of `id` are garbage from `at_ms` on (0: now).
   void doom(uint64_t id, uint64_t at_ms, std::string_view raw);
   void undoom(uint64_t id, uint64_t at_ms);
+  // The same of a collection whose elements come in parts before its header, which undooms it: they
+  // are garbage unless this turn comes to its end.
+  void doom_parts(uint64_t id, std::string_view raw);
 
   // Calls `visit` for records in the order of their keys, upwards from the first that is not less
   // than `from`, or downwards from the last that is not greater, until it returns false. With what
@@ -309,6 +313,7 @@ class Keyspace {
   bool databases_noted_ = false;
   bool notes_read_ = false;
   bool has_doomed_ = true;
+  uint64_t in_parts_ = 0;  // the id of what this turn writes in parts: it is no garbage yet
   uint64_t next_expiry_ms_ = 0;
   bool in_group_ = false;
   bool in_transaction_ = false;

@@ -254,6 +254,8 @@ class Partition final : private RecordKeys {
                    std::span<const BatchPart> parts = {});
   void note_durable() { unfenced_ = false; }
   void abandon(std::span<const RecordParts> group);
+  // What the record that a write asks for takes in a block: of a long value, or key, the reference.
+  uint64_t bytes_in_block(const WriteRequest& request) const { return parts_of(request).bytes(); }
 
   // Removal by prefix, in three parts, with nothing in between: what there is to remove; room for
   // its record (`named` as above), which may throw as remove() does, and kTooLarge; and the record.

@@ -117,13 +117,26 @@ bool StoreTurn::takes_away(const Store::Batch& batch, uint64_t now_ms) const {
   bool removes = false;
   uint64_t before = 0;
   uint64_t after = 0;
+  // Of records in blocks, too, which have headers: what is kept for removals is a block.
+  uint64_t blocks_before = 0;
+  uint64_t blocks_after = 0;
   for (const auto& [key, write] : last) {
+    const Partition& own = partition(store_.place_of(key).number);
     Partition::Found found{};
-    if (get(key, now_ms, found)) before += key.size() + found.value.size();
-    removes = removes || write->removal;
-    if (!write->removal) after += key.size() + write->value.size();
+    if (get(key, now_ms, found)) {
+      before += key.size() + found.value.size();
+      blocks_before +=
+          own.bytes_in_block({.key = key, .value = found.value, .expiry_ms = found.expiry_ms});
+    }
+    if (write->removal) {
+      removes = true;
+      continue;
+    }
+    after += key.size() + write->value.size();
+    blocks_after +=
+        own.bytes_in_block({.key = key, .value = write->value, .expiry_ms = write->expiry_ms});
   }
-  return removes && after < before;
+  return removes && after < before && blocks_after < blocks_before;
 }
 
 void StoreTurn::apply(const Store::Batch& batch, uint64_t now_ms) {

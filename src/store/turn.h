@@ -50,7 +50,8 @@ class StoreTurn {
   // Several writes of which a crash keeps all or none, and with them all earlier ones of the turn
   // in the partitions that they go to. Throws as write(), having changed nothing, and kTooLarge if
   // those of one partition do not fit into a block. In a full pool those that remove something, and
-  // leave fewer bytes than there were, use the room that is kept for removals.
+  // leave fewer bytes than there were, in blocks with headers, too, use the room that is kept for
+  // removals.
   void apply(const Store::Batch& batch, uint64_t now_ms);
   // Makes the writes of the turn durable. Throws kIo: then none of them, and no read since, may be
   // told.

@@ -124,5 +124,65 @@ TEST_P(StoreTurnTest, KeysThatWereFetchedAheadAreFoundAsTheyAre) {
   EXPECT_EQ(store->check([](const std::string& sentence) { ADD_FAILURE() << sentence; }), 0U);
 }
 
+// A batch that removes little, and adds many small records, must not use up the room that is kept
+// for removals.
+TEST_P(StoreTurnTest, RemovalsGoOnInAFullPoolWhateverBatchesItTook) {
+  Pool pool = Pool::anonymous(store_pool(8));
+  StoreOptions options = GetParam().options;
+  options.partitions = 2;
+  options.block_bytes = 8192;
+  const auto store = StoreImpl::create(pool, "store", options);
+  store::StoreTurn turn(*store);
+  const uint64_t now_ms = StoreImpl::now_ms();
+  std::vector<std::string> keys;
+  // Whether it had room.
+  const auto try_to = [&](auto write) {
+    try {
+      write();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kPoolFull) << error.what();
+      turn.finish();
+      return false;
+    }
+    turn.finish();
+    return true;
+  };
+  const std::string value(400, 'x');
+  for (int i = 0;; ++i) {
+    const std::string key = "large" + std::to_string(i);
+    if (!try_to([&] { turn.write({.key = key, .value = value}, now_ms); })) break;
+    keys.push_back(key);
+  }
+  ASSERT_GT(keys.size(), 1000);
+  for (int i = 0;; ++i) {
+    const std::string key = "small" + std::to_string(i);
+    if (!try_to([&] { turn.write({.key = key}, now_ms); })) break;
+    keys.push_back(key);
+  }
+  uint64_t number = 0;
+  std::vector<std::string> left;
+  uint64_t taken = 0;
+  for (const std::string& key : keys) {
+    Store::Batch batch;
+    batch.remove(key);
+    std::vector<std::string> added;
+    if (key.starts_with("large")) {
+      for (int i = 0; i < 50; ++i) added.push_back(std::to_string(++number));
+    }
+    for (const std::string& one : added) batch.put(one, "");
+    if (try_to([&] { turn.apply(batch, now_ms); })) {
+      left.insert(left.end(), added.begin(), added.end());
+      ++taken;
+    } else {
+      left.push_back(key);
+    }
+  }
+  RecordProperty("taken", static_cast<int>(taken));
+  for (const std::string& key : left) {
+    ASSERT_TRUE(try_to([&] { EXPECT_TRUE(turn.remove(key, now_ms)) << key; }))
+        << key << ", " << left.size() << " left, " << taken << " taken of " << keys.size();
+  }
+}
+
 }  // namespace
 }  // namespace perdure::test
