@@ -37,8 +37,8 @@ namespace perdure {
 namespace store {
 class StoreCursor;
 class StoreImpl;
-class StoreTurn;
 class StoreSnapshot;
+class StoreTurn;
 }  // namespace store
 
 // What finds a record. In DRAM, and rebuilt from the log when the store is opened, or in PM.

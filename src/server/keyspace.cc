@@ -248,11 +248,14 @@ void Keyspace::with_room(Write write) {
   }
 }
 
+void Keyspace::write(std::string_view raw, std::string_view value, uint64_t expiry_ms) {
+  with_room([&] { turn_.write({.key = raw, .value = value, .expiry_ms = expiry_ms}, now_ms_); });
+}
+
 void Keyspace::put(std::string_view raw, std::string_view value, uint64_t expiry_ms) {
   require_leader();
   if (!in_group_) {
-    with_room([&] { turn_.write({.key = raw, .value = value, .expiry_ms = expiry_ms}, now_ms_); });
-    return;
+    return write(raw, value, expiry_ms);
   }
   if (raw.size() > Store::kKeyBytesMax || value.size() > Store::kValueBytesMax) {
     throw Error(ErrorCode::kTooLarge, "a key or value is larger than the store takes");
@@ -444,11 +447,9 @@ void Keyspace::commit_group() {
   group_.clear();
   group_bytes_ = held_bytes_ = 0;
   if (group.size() == 1) {
-    const auto& [key, write] = *group.begin();
-    if (write.value) {
-      with_room([&] {
-        turn_.write({.key = key, .value = *write.value, .expiry_ms = write.expiry_ms}, now_ms_);
-      });
+    const auto& [key, pending] = *group.begin();
+    if (pending.value) {
+      write(key, *pending.value, pending.expiry_ms);
     } else {
       turn_.remove(key, now_ms_);
     }

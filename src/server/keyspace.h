@@ -273,6 +273,7 @@ class Keyspace {
 
   Item item_of(const store::Partition::Found& found) const;
   void put(std::string_view raw, std::string_view value, uint64_t expiry_ms);
+  void write(std::string_view raw, std::string_view value, uint64_t expiry_ms);
   void keep_back(std::string_view raw, Pending pending);
   bool erase(std::string_view raw);
   void touch(std::string_view raw);

@@ -134,7 +134,7 @@ uint64_t Partition::name_lost(const Report& report) const {
   Scan scan;
   std::vector<Location> puts;
   const auto visit = [&](Location here, const RecordView& record) {
-    if (record.has(kSupersedes)) scan.superseded[record.superseded.version] = 0;
+    if (record.has(kSupersedes)) scan.supersede(record.superseded.version, 0);
     if (record.has(kPrefix)) {
       uint64_t& last = scan.prefixes[record.key.size()][record.key];
       last = std::max(last, record.version);
@@ -154,8 +154,7 @@ uint64_t Partition::name_lost(const Report& report) const {
   for (const Location here : puts) {
     const RecordView record = view_at(here);
     const std::string_view key = key_of(record);
-    if (scan.superseded.contains(record.version) || scan.removal_of(key, record.version) != 0)
-      continue;
+    if (scan.is_superseded(record.version) || scan.removal_of(key, record.version) != 0) continue;
     const auto is_it = [&](Location other) { return view_at(other).version == record.version; };
     try {
       if (index_.find(hash_of(key), key, is_it) != PartitionIndex::kNone) continue;

@@ -788,6 +788,7 @@ class Partition final : private RecordKeys {
   void give_way(Location origin);
   void index_in_order(const Scan& scan, bool replaces_some = false);
   bool replaces(const Scan& scan, Location location);
+  bool note_superseded(const Scan& scan, uint64_t version, Location location);
   std::pair<BlockKind, uint64_t> order_of(uint32_t slot) const;
   void read_records(std::span<const uint32_t> order);
   bool is_whole(uint32_t slot) const;

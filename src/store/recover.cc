@@ -275,8 +275,7 @@ void Partition::scan_record(Location location, const RecordView& record, Scan& s
     prefix_removals_[record.version].location = location;  // of copies the last one
   }
   if (record.has(kSupersedes)) {
-    scan.superseded[record.superseded.version] = record.superseded.incarnation;
-    scan.superseded_last = std::max(scan.superseded_last, record.superseded.version);
+    scan.supersede(record.superseded.version, record.superseded.incarnation);
     if (scan.is_tail) scan.superseding.push_back(location);
     next_version_ = std::max(next_version_, record.superseded.version + 1);
   }
@@ -303,23 +302,27 @@ void Partition::find_uncertain(std::span<const uint32_t> order) {
   }
 }
 
+// Whether a record that was read has superseded the one of this version there; if it names another
+// block, a crash has left this one half compacted.
+bool Partition::note_superseded(const Scan& scan, uint64_t version, Location location) {
+  const auto found = scan.find_superseded(version);
+  if (found == scan.superseded.end()) return false;
+  if (found->second != blocks_[location.slot()].incarnation) mark_stale(location.slot());
+  return true;
+}
+
 // Whether it does, as far as other records tell. Reads the record again only where more of it is
 // needed than the scan kept: gives what count() needs of it.
 bool Partition::counts(const Scan& scan, const ScannedPut& put, RecordView& record) {
   const Location location = put.location();
-  const Block& block = blocks_[location.slot()];
-  const auto found = put.version() <= scan.superseded_last ? scan.superseded.find(put.version())
-                                                           : scan.superseded.end();
-  if (found != scan.superseded.end()) {
-    if (found->second != block.incarnation) mark_stale(location.slot());
-    return false;
-  }
+  if (note_superseded(scan, put.version(), location)) return false;
   record = {.bytes = put.bytes()};  // nothing of the one before: count() goes by the flags, too
   if (!scan.prefixes.empty() || put.has(kExpires)) record = view_at(location);
   if (scan.prefixes.empty()) return true;
   if (const uint64_t removal = scan.removal_of(key_of(record), put.version()); removal != 0) {
+    const uint64_t incarnation = blocks_[location.slot()].incarnation;
     std::vector<uint64_t>& blocks = prefix_removals_[removal].blocks;
-    if (blocks.empty() || blocks.back() != block.incarnation) blocks.push_back(block.incarnation);
+    if (blocks.empty() || blocks.back() != incarnation) blocks.push_back(incarnation);
     return false;
   }
   return true;
@@ -374,9 +377,7 @@ void Partition::give_way(Location origin) {
 // copy: compaction has left that out where both stood in the block that it emptied, and a crash may
 // have left the block.
 bool Partition::replaces(const Scan& scan, Location location) {
-  const auto found = scan.superseded.find(view_at(location).version);
-  if (found == scan.superseded.end()) return false;
-  if (blocks_[location.slot()].incarnation != found->second) mark_stale(location.slot());
+  if (!note_superseded(scan, view_at(location).version, location)) return false;
   end_record(location);
   return true;
 }

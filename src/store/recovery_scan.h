@@ -1,6 +1,7 @@
 // What recovery gathers of a partition's records.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <string_view>
 #include <unordered_map>
@@ -44,8 +45,16 @@ struct Partition::Scan {
   // Of each prefix that was removed, by its length, the last removal.
   std::map<size_t, std::unordered_map<std::string_view, uint64_t>> prefixes;
 
+  void supersede(uint64_t version, uint64_t incarnation) {
+    superseded[version] = incarnation;
+    superseded_last = std::max(superseded_last, version);
+  }
+  // In `superseded`.
+  auto find_superseded(uint64_t version) const {
+    return version <= superseded_last ? superseded.find(version) : superseded.end();
+  }
   bool is_superseded(uint64_t version) const {
-    return version <= superseded_last && superseded.contains(version);
+    return find_superseded(version) != superseded.end();
   }
   // The version of a removal that takes the record away, or 0.
   uint64_t removal_of(std::string_view key, uint64_t version) const {

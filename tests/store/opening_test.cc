@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "perdure/store.h"
@@ -439,19 +440,37 @@ class StoreEarlyTest : public StoreOpeningTest, public testing::WithParamInterfa
   static StoreOptions early() { return {.serve_early = true, .workers = GetParam()}; }
 };
 
-std::mutex order_mutex;
-std::vector<uint32_t> order_of_recovery;
+// Which partitions openings recover while it lives, in which order. One at a time.
+class Recoveries {
+ public:
+  Recoveries() {
+    take();
+    store::StoreImpl::before_recovery = [](uint32_t number) {
+      const std::lock_guard lock(mutex);
+      order.push_back(number);
+    };
+  }
+  ~Recoveries() { store::StoreImpl::before_recovery = nullptr; }
+  Recoveries(const Recoveries&) = delete;
+  Recoveries& operator=(const Recoveries&) = delete;
+
+  // Those since the last call.
+  static std::vector<uint32_t> take() {
+    const std::lock_guard lock(mutex);
+    return std::exchange(order, {});
+  }
+
+ private:
+  static inline std::mutex mutex;
+  static inline std::vector<uint32_t> order;
+};
 
 // By one thread, since there are few: first those that somebody waits for.
 TEST_F(StoreOpeningTest, PartitionsOfTheKeysThatAreAskedForComeFirst) {
   fill_pool(7);
   using store::StoreImpl;
-  StoreImpl::before_recovery = [](uint32_t number) {
-    const std::lock_guard lock(order_mutex);
-    order_of_recovery.push_back(number);
-  };
+  const Recoveries recoveries;
   for (int first = 0; first < 20; ++first) {
-    order_of_recovery.clear();
     Pool pool = Pool::open(path(), options());
     StoreOptions early;
     early.serve_early = true;
@@ -466,32 +485,24 @@ TEST_F(StoreOpeningTest, PartitionsOfTheKeysThatAreAskedForComeFirst) {
     };
     for (const std::string& one : asked) expect(store->place_of(one).number);
     for (uint32_t i = 0; i < store->partitions(); ++i) expect(i);
-    const std::lock_guard lock(order_mutex);
-    EXPECT_EQ(order_of_recovery, expected);
+    EXPECT_EQ(Recoveries::take(), expected);
   }
-  StoreImpl::before_recovery = nullptr;
 }
 
 // Several threads, each of which has one partition before it runs: no other takes that, too.
 TEST_F(StoreOpeningTest, EachPartitionIsRecoveredByOneThread) {
   fill_pool(16);
-  using store::StoreImpl;
-  StoreImpl::before_recovery = [](uint32_t number) {
-    const std::lock_guard lock(order_mutex);
-    order_of_recovery.push_back(number);
-  };
+  const Recoveries recoveries;
   std::vector<uint32_t> all(16);
   std::iota(all.begin(), all.end(), 0U);
   for (int session = 0; session < 200 && !HasFailure(); ++session) {
-    order_of_recovery.clear();
     Pool pool = Pool::open(path(), options());
     Store store = Store::open(pool, "store", {.recovery_threads = 4, .serve_early = true});
     store.wait_until_ready();
-    const std::lock_guard lock(order_mutex);
-    std::ranges::sort(order_of_recovery);
-    EXPECT_EQ(order_of_recovery, all) << session;
+    std::vector<uint32_t> order = Recoveries::take();
+    std::ranges::sort(order);
+    EXPECT_EQ(order, all) << session;
   }
-  StoreImpl::before_recovery = nullptr;
 }
 
 TEST_P(StoreEarlyTest, EachCallFindsItsPartitionReady) {

@@ -33,8 +33,7 @@
 // again, and wait at each, so that what they read is durable, and the leaf has the whole key. A
 // replaced node stays as it was when it was replaced, which was after a reader in it began. Scans
 // read some children of a node at a time, under its version, and read them again if that is another
-// one when they come to the next
-// child: meanwhile memory fetches what the children lead to.
+// one when they come to the next child: meanwhile memory fetches what the children lead to.
 //
 // Sources: Lee et al., "WORT: Write Optimal Radix Tree for Persistent Memory Storage Systems", FAST
 // 2017; Leis et al., "The Adaptive Radix Tree", ICDE 2013, and "The ART of Practical
