@@ -74,6 +74,9 @@ void add_restart_options(CLI::App& command, BufferCommandOptions& options) {
   as_list(command.add_option("--dram-shares", study.dram_percents,
                              "The shares of DRAM to be compared, in percent"))
       ->group(group);
+  as_list(command.add_option("--restarts", study.restarts,
+                             "A list of aries, instant and ours: the restarts to be compared"))
+      ->group(group);
   add("--mix", study.mix, "YCSB's of restart: a (half updates), b (a twentieth), c (reads)");
   add("--distribution", study.distribution, "Of the records, as `perdure bench` has it");
   add("--log", options.log, "Bytes of the log");

@@ -56,6 +56,11 @@ void require_sound_buffer_options(const BufferStudyOptions& options) {
   require(
       options.tpcc.warehouses >= 1 && options.tpcc.warehouses <= 1000 && options.tpcc.items >= 100,
       "TPC-C has 1 to 1000 warehouses, and 100 items at least");
+  require(!options.restarts.empty(), "the study needs a restart");
+  for (const std::string& restart : options.restarts) {
+    require(restart == "aries" || restart == "instant" || restart == "ours",
+            "there is no restart '" + restart + "': they are aries, instant, ours");
+  }
   buffer_pool::read_percent_of(options.mix);
   Distribution::parse(options.distribution);
 }
@@ -84,6 +89,7 @@ nlohmann::json run_buffer_study(const BufferStudyOptions& options, const Progres
         {"pool_percent", options.pool_percent},
         {"dram_percent", options.dram_percent},
         {"dram_percents", options.dram_percents},
+        {"restarts", options.restarts},
         {"mix", options.mix},
         {"distribution", options.distribution},
         {"log_bytes", options.log_bytes},

@@ -36,6 +36,7 @@ struct BufferStudyOptions {
   double pool_percent = 100;  // memory for pages, of all pages
   double dram_percent = 20;   // of that memory
   std::vector<double> dram_percents = {0, 20, 40, 60, 80, 100};
+  std::vector<std::string> restarts = {"aries", "instant", "ours"};
   std::string mix = "a";  // YCSB's: a (half updates), b (a twentieth), c (none); of restart
   std::string distribution = "zipfian";
   uint64_t log_bytes = uint64_t{32} << 20;

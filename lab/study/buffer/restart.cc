@@ -12,13 +12,15 @@ namespace {
 // database do it all: ARIES-like is to mend all pages before the first transaction, instant restart
 // is to mend them when they are asked for.
 struct RestartVariant {
+  const char* option;  // among BufferStudyOptions::restarts
   const char* name;
   bool pm_frames;
   bool mend_first;
 };
-constexpr std::array<RestartVariant, 3> kRestarts = {{{"ARIES-like", false, true},
-                                                      {"instant restart", false, false},
-                                                      {"persistent buffer pool", true, false}}};
+constexpr std::array<RestartVariant, 3> kRestarts = {
+    {{"aries", "ARIES-like", false, true},
+     {"instant", "instant restart", false, false},
+     {"ours", "persistent buffer pool", true, false}}};
 
 json measure_restart(const Course& course, const RestartVariant& variant, uint64_t pages,
                      unsigned repeat) {
@@ -66,6 +68,10 @@ json measure_restarts(const Course& course) {
   for (unsigned repeat = 0; repeat < course.options.repeats; ++repeat) {
     for (const RestartVariant& variant : kRestarts) {
       if (course.stop) return results;
+      if (std::ranges::find(course.options.restarts, variant.option) ==
+          course.options.restarts.end()) {
+        continue;
+      }
       results.push_back(measure_restart(course, variant, pages, repeat));
     }
   }

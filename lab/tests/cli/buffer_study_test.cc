@@ -54,6 +54,18 @@ TEST_F(BufferStudyCommand, ComesBackFromACrashInThreeWays) {
   EXPECT_NE(read_file("study.html").find("From a crash to the peak"), std::string::npos);
 }
 
+TEST_F(BufferStudyCommand, MeasuresTheRestartsThatAreWanted) {
+  const Result result = study({"--part", "restart", "--restarts", "ours", "--records", "10k",
+                               "--before", "1s", "--after", "1s", "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const nlohmann::json json = result.json();
+  ASSERT_EQ(json["results"]["restart"].size(), 1U);
+  EXPECT_EQ(json["results"]["restart"][0]["restart"], "persistent buffer pool");
+  const Result wrong = study({"--part", "restart", "--restarts", "none"});
+  EXPECT_NE(wrong.code, 0);
+  EXPECT_NE(wrong.err.find("aries, instant, ours"), std::string::npos) << wrong.err;
+}
+
 // Money is conserved, each acknowledged commit is there; and pages were corrupted, and repaired.
 TEST_F(BufferStudyCommand, KillsOfTpccLoseNothing) {
   const Result result = study({"--part", "kills", "--kills", "4", "--json"});
