@@ -256,8 +256,8 @@ class Database {
   // Reads the log; then transactions may begin. Cost: proportional to the log since the last
   // checkpoint, at most log_bytes, and one word for each page in PM. Errors: kNoSuchName,
   // kWrongType, kNotFound (the page file or log file), kLocked (it is in use), kReadOnly;
-  // kInvalidArgument (it is another database's, or none), kCorrupt (the log file is damaged, cut
-  // off, or an older copy: it lacks commits that were acknowledged).
+  // kInvalidArgument (it is another database's, or none), kCorrupt (the log is damaged, or its file
+  // cut off, or an older copy: it lacks commits that were acknowledged).
   static Database open(Pool& pool, const std::string& name, const DatabaseOptions& options = {});
   static Database open_or_create(Pool& pool, const std::string& name,
                                  const DatabaseOptions& options = {});

@@ -105,8 +105,10 @@ void BufferPool::write_batch(const std::vector<uint64_t>& numbers, uint64_t& don
       if (changed != 0 && stage(*frame, id, staged.size())) staged.push_back({frame, changed});
     }
     if (staged.empty()) return;
+    log_.keep_end();
     // The staged pages, before the word that counts them; and pages in PM, before the log's head
-    // moves.
+    // moves. And where the log ends, before the page store has pages that need it: damage to their
+    // entries is found then.
     memory_.fence();
     pm::store_release(areas_.root->batch, pm::seal_word(staged.size(), kBatchSalt));
     // Before the page store is written, where a crash tears pages.

@@ -113,18 +113,24 @@ uint64_t frame_count_of(pm::PoolImpl& pool, const Root& root, const std::string&
 }
 
 uint64_t table_bytes_of(const Root& root, uint64_t frames) {
-  return frames * sizeof(uint64_t) * (root.hints != 0 ? 2 : 1);
+  return frames * sizeof(uint64_t) * ((root.extras & kHasHints) != 0 ? 2 : 1);
 }
 
-// What the root leads to: the ring itself, or the word that keeps the end of one in a file.
+// Where its end is kept in the block that the root leads to: behind the ring, if that is there.
+uint64_t log_end_at(const Root& root) { return root.log_in_file != 0 ? 0 : root.log_bytes; }
+
+bool has_log_end(const Root& root) {
+  return root.log_in_file != 0 || (root.extras & kHasLogEnd) != 0;
+}
+
 uint64_t log_block_bytes_of(const Root& root) {
-  return root.log_in_file != 0 ? pm::kLineBytes : root.log_bytes;
+  return log_end_at(root) + (has_log_end(root) ? pm::kLineBytes : 0);
 }
 
 Log open_log(const pm::PoolImpl& pool, const Root& root, std::unique_ptr<LogFile> file) {
   char* block = pool.follow<char>(root.log, log_block_bytes_of(root));
-  if (!file) return Log(pool.memory(), block, root.log_bytes, root.salt, pool.read_only());
-  auto* end = reinterpret_cast<uint64_t*>(block);
+  auto* end = has_log_end(root) ? reinterpret_cast<uint64_t*>(block + log_end_at(root)) : nullptr;
+  if (!file) return Log(pool.memory(), block, end, root.log_bytes, root.salt, pool.read_only());
   return Log(pool.memory(), std::move(file), end, root.log_bytes, root.salt);
 }
 
@@ -269,20 +275,20 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
   root.log_in_file = log_in_file ? 1 : 0;
   root.page_bytes = options.page_bytes;
   root.parts = options.checksums;
-  root.hints = 1;
+  root.extras = kHasHints | kHasLogEnd;
   root.head = pm::seal_word(Log::kFirst / Log::kAlign, kHeadSalt);
   root.batch = pm::seal_word(0, kBatchSalt);
   root.frame_count = pm::seal_word(frames, kCountSalt);
   const auto nothing = [](char*) {};
-  const auto begin_log = [&pool](char* end) {
+  const auto begin_log = [&pool, end_at = log_end_at(root)](char* block) {
+    char* const end = block + end_at;
     std::memset(end, 0, pm::kLineBytes);
     const uint64_t first = pm::seal_word(Log::kFirst / Log::kAlign, kLogEndSalt);
     std::memcpy(end, &first, sizeof first);
     pool.memory().flush(end, pm::kLineBytes);
   };
   std::vector<index::NewBlock> blocks = {
-      {log_block_bytes_of(root), offsetof(Root, log),
-       log_in_file ? std::function<void(char*)>(begin_log) : nothing},
+      {log_block_bytes_of(root), offsetof(Root, log), begin_log},
       {page_bytes * kStagedMax, offsetof(Root, staging), nothing}};
   if (frames != 0) {
     // An empty table.
@@ -431,12 +437,12 @@ void Engine::salvage(
     }
     lost(
         Loss::kRange,
-        !log_.is_in_file()
-            ? "the log in the pool is damaged in its middle: what the commits behind that did may "
-              "be missing, and there in part"
-        : log_.has_lost_end()
-            ? "where the log ends is damaged in the pool: nobody can say whether the log file has "
-              "the last commits"
+        log_.has_lost_end()
+            ? "where the log ends is damaged in the pool: nobody can say whether it has the last "
+              "commits"
+        : !log_.is_in_file()
+            ? "the log in the pool is damaged: what the commits from there on did may be missing, "
+              "and there in part"
             : "the log file does not have the last commits, or was not given: what they did may be "
               "missing, and there in part");
   }
@@ -536,7 +542,7 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
   }
   if (wanted != 0) {
     areas.table = pool.follow<uint64_t>(root_.table, table_bytes_of(root_, wanted));
-    if (root_.hints != 0) areas.hints = areas.table + wanted;
+    if ((root_.extras & kHasHints) != 0) areas.hints = areas.table + wanted;
     areas.frames = pool.follow<char>(root_.frames, wanted * page_bytes);
   }
   buffer_ = std::make_unique<BufferPool>(format_, pool.memory(), log_, *store_, areas, dram, wanted,

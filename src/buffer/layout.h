@@ -2,8 +2,8 @@
 // begin.
 //
 //   Root      | seal | parameters (sealed) | head | batch | blocks |
-//   log       a ring of log_bytes: entries, see log.h; or, if the ring is in a file (log_file.h), a line:
-//             | checked: its end, an LSN | - |
+//   log       a ring of log_bytes: entries, see log.h; or, if the ring is in a file (log_file.h), none;
+//             then a line: | checked: the log's end, an LSN | - |
 //   table     a word for each PM frame: checked, page id + 1, or 0: empty; then as many hints, of the
 //             same form: pages that were in DRAM, until one that is 0
 //   frames    the PM frames, page_bytes each
@@ -31,7 +31,7 @@ struct Root {
   uint64_t store_pages;  // room in the pool for pages; 0: they are in a file
   uint32_t page_bytes;
   uint32_t parts;
-  uint64_t hints;        // 1: behind the table are as many words again, hints (hints.cc)
+  uint64_t extras;       // kHasHints, kHasLogEnd
   uint64_t log_in_file;  // 1: the log's ring is in a file
   // Changed by one 8-byte store each, but for frames and the blocks, which a redo record replaces
   // together.
@@ -46,6 +46,11 @@ struct Root {
 };
 static_assert(sizeof(Root) == 128 && offsetof(Root, head) == 64);
 inline constexpr uint64_t kSealedBytes = offsetof(Root, head) - sizeof(index::RootSeal);
+
+// Extras: behind the table are as many words again, hints (hints.cc); behind a ring in the pool is
+// the line with the log's end.
+inline constexpr uint64_t kHasHints = 1;
+inline constexpr uint64_t kHasLogEnd = 2;
 
 inline constexpr uint64_t kHeadSalt = 0x4ead;
 inline constexpr uint64_t kBatchSalt = 0xba7c;

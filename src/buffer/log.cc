@@ -1,5 +1,7 @@
 #include "buffer/log.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -34,11 +36,18 @@ bool parse_record(const char* at, uint64_t bytes, LogRecord& record) {
   return true;
 }
 
-void Log::copy_out(uint64_t lsn, char* to, uint64_t bytes) const {
+template <typename VisitPiece>
+void Log::visit_pieces(uint64_t lsn, uint64_t bytes, VisitPiece visit) const {
   const uint64_t at = lsn % bytes_;
   const uint64_t first = std::min(bytes, bytes_ - at);
-  std::memcpy(to, ring_ + at, first);
-  std::memcpy(to + first, ring_, bytes - first);
+  visit(at, first, uint64_t{0});
+  if (first < bytes) visit(uint64_t{0}, bytes - first, first);
+}
+
+void Log::copy_out(uint64_t lsn, char* to, uint64_t bytes) const {
+  visit_pieces(lsn, bytes, [&](uint64_t at, uint64_t piece, uint64_t done) {
+    std::memcpy(to + done, ring_ + at, piece);
+  });
 }
 
 bool Log::entry_is_sound(const char* entry, uint64_t bytes, uint64_t salt) {
@@ -98,18 +107,47 @@ void Log::analyse(uint64_t head, const Visit& visit) {
   used_.store(used, std::memory_order_relaxed);
   tail_.store(lsn, std::memory_order_release);
   read_to_ = lsn;
-  if (file_) {
-    judge_file(head, used);
-  } else {
-    judge_ring(used);
+  judge_end();
+  if (!file_) return judge_ring(used);
+  // What was read is not durable because it was read: a system that could not write a page may show
+  // it all the same, and has told of it somebody who is dead by now. The sync is the mark's.
+  visit_pieces(head, used,
+               [this](uint64_t at, uint64_t piece, uint64_t) { file_->write_again(at, piece); });
+}
+
+// Entries up to the end that PM keeps were durable, and acknowledged, or about to be.
+void Log::judge_end() {
+  if (end_ == nullptr) return;
+  uint64_t end = 0;
+  if (!pm::unseal_word(pm::load_relaxed(*end_), kLogEndSalt, end)) {
+    if (!is_to_read()) {
+      throw Error(ErrorCode::kCorrupt,
+                  fmt::format("where the log of the database ends{} is damaged: save what can be "
+                              "read with `perdure pool salvage`",
+                              file_ ? " in its file" : ""));
+    }
+    lacks_entries_ = true;  // nobody knows whether it does
+    has_lost_end_ = true;
+    return;
   }
+  end *= kAlign;
+  if (tail() >= end) return;
+  if (!is_to_read()) {
+    if (file_) file_->refuse_as_old();
+    throw Error(ErrorCode::kCorrupt,
+                "the log of the database is damaged: it ends before the last commit that was "
+                "acknowledged: save what can be read with `perdure pool salvage`");
+  }
+  lacks_entries_ = true;
+  tail_.store(end, std::memory_order_release);  // pages in the page store have such LSNs
 }
 
 // An entry in PM is written when the one before it is durable, and LSNs are given once: so a crash
 // leaves no whole entry of commits with an LSN behind the end. One that is there tells of damage to
-// those before it. An entry has at most a quarter of the ring, and so has one that is damaged.
+// those before it, of which the end that PM keeps does not tell after a power failure. An entry has
+// at most a quarter of the ring, and so has one that is damaged.
 void Log::judge_ring(uint64_t used) {
-  const uint64_t end = tail();
+  const uint64_t end = read_to_;
   const uint64_t behind = std::min(bytes_ - used, bytes_ / 4 + kAlign);
   std::vector<char> copy;
   for (uint64_t i = kAlign; i < behind; i += kAlign) {
@@ -130,39 +168,10 @@ void Log::judge_ring(uint64_t used) {
   }
 }
 
-void Log::judge_file(uint64_t head, uint64_t used) {
-  uint64_t end = 0;
-  if (!pm::unseal_word(pm::load_relaxed(*end_), kLogEndSalt, end)) {
-    if (!file_->is_to_read()) {
-      throw Error(ErrorCode::kCorrupt,
-                  "where the log of the database ends in its file is damaged: save what can be "
-                  "read with `perdure pool salvage`");
-    }
-    lacks_entries_ = true;  // nobody knows whether it does
-    has_lost_end_ = true;
-    return;
-  }
-  end *= kAlign;
-  if (tail() < end) {
-    if (!file_->is_to_read()) file_->refuse_as_old();
-    lacks_entries_ = true;
-    tail_.store(end, std::memory_order_release);  // pages in the page store have such LSNs
-  }
-  // What was read is not durable because it was read: a system that could not write a page may show
-  // it all the same, and has told of it somebody who is dead by now. The sync is the mark's.
-  const uint64_t at = head % bytes_;
-  const uint64_t first = std::min(used, bytes_ - at);
-  file_->write_again(at, first);
-  file_->write_again(0, used - first);
-}
-
 void Log::make_durable() {
   if (file_) return;  // analyse() has written it again
-  const uint64_t used = this->used();
-  const uint64_t at = head() % bytes_;
-  const uint64_t first = std::min(used, bytes_ - at);
-  memory_.flush(ring_ + at, first);
-  memory_.flush(ring_, used - first);
+  visit_pieces(head(), used(),
+               [this](uint64_t at, uint64_t piece, uint64_t) { memory_.flush(ring_ + at, piece); });
   memory_.fence();
 }
 
@@ -205,10 +214,9 @@ void Log::write(std::span<char> entry, EntryKind kind, uint64_t lsn) {
     throw Error(ErrorCode::kNoSpace,
                 "the log of the database has used up its numbers: it cannot be opened any more");
   }
-  const uint64_t at = lsn % bytes_;
-  const uint64_t first = std::min<uint64_t>(entry.size(), bytes_ - at);
-  put(at, entry.data(), first);
-  if (first < entry.size()) put(0, entry.data() + first, entry.size() - first);
+  visit_pieces(lsn, entry.size(), [&](uint64_t at, uint64_t piece, uint64_t done) {
+    put(at, entry.data() + done, piece);
+  });
   used_.fetch_add(entry.size(), std::memory_order_relaxed);
   tail_.store(lsn + entry.size(), std::memory_order_release);
 }
@@ -222,12 +230,22 @@ void Log::put(uint64_t at, const char* from, uint64_t bytes) {
 }
 
 void Log::fence() {
-  if (!file_) return memory_.fence();
-  file_->sync();
+  if (file_) {
+    file_->sync();
+  } else {
+    memory_.fence();
+  }
+  if (end_ == nullptr) return;
+  // Not before the entries are durable: a crash in between would leave a log that seems to lack
+  // them.
   pm::store_release(*end_, pm::seal_word(tail() / kAlign, kLogEndSalt));
-  // Before anybody hears of the commits: a file that lacks them is to be found out. Not before the
-  // sync: a crash in between would leave a file that seems to lack them.
-  memory_.persist(end_, sizeof *end_);
+  // Before anybody hears of the commits: a file that lacks them is to be found out. Of a log in PM
+  // the word is not worth a second fence: see keep_end().
+  if (file_) memory_.persist(end_, sizeof *end_);
+}
+
+void Log::keep_end() const {
+  if (end_ != nullptr && !file_) memory_.flush(end_, sizeof *end_);
 }
 
 void Log::append(std::vector<char>& entry) {

@@ -18,10 +18,14 @@
 // that leaves nothing that bears an LSN behind the old end. The same is done when a commit fails
 // that has changed pages.
 //
-// Of a log in a file PM keeps the end, an LSN that moves after each fdatasync and before anybody
-// hears of the commits. Entries up to there are durable in the file, until the head passes them: a
-// file in which they are not whole is an older copy, or damaged, and is refused. In PM nobody can
-// put an older log in the place of this one.
+// PM keeps the end, an LSN that moves when an entry is durable and before anybody hears of its
+// commits. Entries up to there are whole, until the head passes them: a log in which they are not
+// is damaged, or in a file an older copy, and is refused. Of a log in a file the word is durable
+// before anybody hears of the commits. Of one in PM that would be a second fence for each: it is
+// stored only, so that it outlives the process, and flushed with what else needs a fence. A power
+// failure may leave an older one, which is never ahead of the entries: damage to those behind it
+// looks like a torn tail, unless a whole entry follows. (Databases that were made before it was
+// kept in PM have none there.)
 #pragma once
 
 #include <atomic>
@@ -94,10 +98,11 @@ class Log {
   static constexpr uint64_t kLsnMax = kAlign << 48;
   static constexpr uint64_t kLsnsForOpenings = uint64_t{1} << 50;
 
-  // `to_read`: even if it is damaged.
-  Log(const pm::Memory& memory, char* ring, uint64_t bytes, uint64_t salt, bool to_read = false)
-      : memory_(memory), ring_(ring), bytes_(bytes), salt_(salt), to_read_(to_read) {}
-  // In a file; `end` is the word in PM that keeps its end.
+  // `end`: the word in PM that keeps its end, or null; `to_read`: even if it is damaged.
+  Log(const pm::Memory& memory, char* ring, uint64_t* end, uint64_t bytes, uint64_t salt,
+      bool to_read = false)
+      : memory_(memory), ring_(ring), bytes_(bytes), salt_(salt), end_(end), to_read_(to_read) {}
+  // In a file.
   Log(const pm::Memory& memory, std::unique_ptr<LogFile> file, uint64_t* end, uint64_t bytes,
       uint64_t salt)
       : memory_(memory),
@@ -107,8 +112,8 @@ class Log {
         file_(std::move(file)),
         end_(end) {}
 
-  // Reads the log from `head` to its end, and calls `visit` for each record. Throws kCorrupt if a
-  // file does not hold all that it must, or one in PM is damaged before its last entries.
+  // Reads the log from `head` to its end, and calls `visit` for each record. Throws kCorrupt if it
+  // does not hold all that it must.
   using Visit = std::function<void(uint64_t entry, uint64_t lsn, const LogRecord& record)>;
   void analyse(uint64_t head, const Visit& visit);
   // Of what was read by analyse(), where the process that wrote it died: it may be in the caches
@@ -133,6 +138,8 @@ class Log {
   // Durable after fence(). Throws kIo of a file: nothing more is written then.
   void append(std::vector<char>& entry);
   void fence();
+  // Of a log in PM: where it ends is durable after the next fence of this thread. Thread-safe.
+  void keep_end() const;
   bool is_in_file() const { return file_ != nullptr; }
   // Throws kNoSpace if there are too few LSNs left to commit.
   void require_lsns() const;
@@ -169,10 +176,14 @@ class Log {
   // The entry that follows what ends at `lsn`: there, or a mark further on.
   Found next_entry(uint64_t lsn, Others others, std::vector<char>& copy) const;
   void copy_out(uint64_t lsn, char* to, uint64_t bytes) const;
+  // [lsn, lsn + bytes) in the ring, in one piece or two: visit(at, bytes, bytes before it).
+  template <typename VisitPiece>
+  void visit_pieces(uint64_t lsn, uint64_t bytes, VisitPiece visit) const;
   // Whole lines.
   void write(std::span<char> entry, EntryKind kind, uint64_t lsn);
   void put(uint64_t at, const char* from, uint64_t bytes);
-  void judge_file(uint64_t head, uint64_t used);
+  bool is_to_read() const { return file_ ? file_->is_to_read() : to_read_; }
+  void judge_end();
   void judge_ring(uint64_t used);
 
   const pm::Memory& memory_;
@@ -180,7 +191,7 @@ class Log {
   uint64_t bytes_;
   uint64_t salt_;
   std::unique_ptr<LogFile> file_;  // null: in PM
-  uint64_t* end_ = nullptr;        // checked; of a file
+  uint64_t* end_ = nullptr;        // checked
   bool to_read_ = false;           // of one in PM
   bool lacks_entries_ = false;
   bool has_lost_end_ = false;

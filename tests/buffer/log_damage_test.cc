@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "buffer/engine.h"
@@ -12,7 +15,9 @@
 #include "buffer/layout.h"
 #include "buffer/log.h"
 #include "index/structure.h"
+#include "pm/checksum.h"
 #include "support/errors.h"
+#include "support/failing_medium.h"
 #include "support/files.h"
 
 namespace perdure::test {
@@ -49,11 +54,10 @@ class LogDamage : public testing::Test {
     if (writes_pages) {
       while (engine->buffer().clean(1024) > 0) continue;
     }
-    const buffer::Root& root = *pm::impl_of(pool).at<buffer::Root>(
-        index::find_structure(pm::impl_of(pool), "d", Database::kTypeName, Kind::kBytes,
-                              Kind::kBytes, sizeof(buffer::Root)));
-    ring_ = root.log;
-    left_ = read_file(path());
+    root_ = index::find_structure(pm::impl_of(pool), "d", Database::kTypeName, Kind::kBytes,
+                                  Kind::kBytes, sizeof(buffer::Root));
+    ring_ = pm::impl_of(pool).at<buffer::Root>(root_)->log;
+    left_ = read_file(image_of_ ? image_of_() : path());
   }
   // Where entry i is in the pool's file, from 0 on.
   uint64_t place_of(int i) const {
@@ -77,8 +81,10 @@ class LogDamage : public testing::Test {
   }
 
   TempDir folder_;
+  std::function<std::string()> image_of_;  // of what is left, if no process is killed
   std::string left_;
   std::vector<uint64_t> entries_;  // their LSNs
+  uint64_t root_ = 0;
   uint64_t ring_ = 0;
 };
 
@@ -102,7 +108,7 @@ TEST_F(LogDamage, InItsMiddleIsSaid) {
         write_file(path(), damaged);
         {
           Pool pool = Pool::open(path(), small_pool());
-          EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, "damaged before its last entries",
+          EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, "it ends before the last commit",
                                  [&] { value_of_x(pool); }));
         }
         EXPECT_NE(salvage().find("the log in the pool is damaged"), std::string::npos);
@@ -113,16 +119,101 @@ TEST_F(LogDamage, InItsMiddleIsSaid) {
   }
 }
 
-// No entry behind it tells of it, but pages that were written do.
-TEST_F(LogDamage, ToItsLastEntriesIsFoundByPagesThatAreNewer) {
-  make_killed(true, 10);
-  for (const int from : {0, 4, kCommits - 1}) {
-    SCOPED_TRACE(from);
-    std::string damaged = left_;
-    for (int entry = from; entry < kCommits; ++entry) damaged[place_of(entry)] ^= 0x11;
-    write_file(path(), damaged);
+// No entry behind it tells of it, but PM keeps where the log ends: of a process that died exactly.
+TEST_F(LogDamage, ToItsLastEntriesIsSaid) {
+  for (const bool writes_pages : {false, true}) {
+    SCOPED_TRACE(writes_pages);
+    entries_.clear();
+    std::filesystem::remove(path());
+    make_killed(writes_pages, 10);
+    for (const int from : {0, 4, kCommits - 1}) {
+      SCOPED_TRACE(from);
+      std::string damaged = left_;
+      for (int entry = from; entry < kCommits; ++entry) damaged[place_of(entry)] ^= 0x11;
+      write_file(path(), damaged);
+      {
+        Pool pool = Pool::open(path(), small_pool());
+        EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, "it ends before the last commit",
+                               [&] { value_of_x(pool); }));
+      }
+      EXPECT_NE(salvage().find("the log in the pool is damaged"), std::string::npos);
+    }
+  }
+}
+
+// Pages get to the page store only when the word is durable: a power failure after that leaves it.
+TEST_F(LogDamage, ToEntriesOfPagesThatWereWrittenIsSaidAfterAPowerFailure) {
+  for (const bool writes_pages : {false, true}) {
+    SCOPED_TRACE(writes_pages);
+    entries_.clear();
+    std::filesystem::remove(path());
+    FailingMedium medium(path(), Domain::kLine);
+    medium.begin();
+    image_of_ = [&] { return medium.make_image(FailingMedium::Image::kLeast, 0); };
+    make_killed(writes_pages, 10);
+    {
+      write_file(path(), left_);
+      Pool pool = Pool::open(path(), small_pool());
+      EXPECT_EQ(value_of_x(pool), std::to_string(kCommits));
+    }
+    left_[place_of(kCommits - 1)] ^= 0x11;
+    write_file(path(), left_);
     Pool pool = Pool::open(path(), small_pool());
-    EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { value_of_x(pool); }));
+    if (writes_pages) {
+      EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, "it ends before the last commit",
+                             [&] { value_of_x(pool); }));
+    } else {
+      EXPECT_EQ(value_of_x(pool), std::to_string(kCommits - 1));  // as if it had been torn
+    }
+  }
+}
+
+TEST_F(LogDamage, ToTheWordThatKeepsItsEndIsSaid) {
+  make_killed(false, 10);
+  for (unsigned bit = 0; bit < 64; ++bit) {
+    SCOPED_TRACE(bit);
+    std::string damaged = left_;
+    damaged[ring_ + options().log_bytes + bit / 8] ^= static_cast<char>(1 << bit % 8);
+    write_file(path(), damaged);
+    {
+      Pool pool = Pool::open(path(), small_pool());
+      EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, "where the log of the database ends is damaged",
+                             [&] { value_of_x(pool); }));
+    }
+    if (bit % 16 != 0) continue;
+    EXPECT_NE(salvage().find("nobody can say whether"), std::string::npos);
+  }
+}
+
+// One that was made before the end was kept opens, and goes on without.
+TEST_F(LogDamage, WithoutThatWordADatabaseOpens) {
+  make_killed(false, 10);
+  buffer::Root root;
+  std::memcpy(&root, &left_[root_], sizeof root);
+  ASSERT_NE(root.extras & buffer::kHasLogEnd, 0U);
+  root.extras &= ~buffer::kHasLogEnd;
+  root.seal.checksum = pm::checksum64(&root.seal + 1, buffer::kSealedBytes);
+  std::memcpy(&left_[root_], &root, sizeof root);
+  std::memset(&left_[ring_ + options().log_bytes], 'x', 64);  // another's
+  // Whole entries behind the damage tell of it.
+  for (const int entry : {0, 4, kCommits - 2}) {
+    std::string damaged = left_;
+    damaged[place_of(entry)] ^= 0x11;
+    write_file(path(), damaged);
+    {
+      Pool pool = Pool::open(path(), small_pool());
+      EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, "damaged before its last entries",
+                             [&] { value_of_x(pool); }));
+    }
+    EXPECT_NE(salvage().find("the log in the pool is damaged"), std::string::npos);
+  }
+  left_[place_of(kCommits - 1)] ^= 0x11;
+  for (int times = 0; times < 2; ++times) {
+    write_file(path(), left_);
+    Pool pool = Pool::open(path(), small_pool());
+    EXPECT_EQ(value_of_x(pool), std::to_string(kCommits - 1));
+    left_ = read_file(path());
+    EXPECT_EQ(left_.substr(ring_ + options().log_bytes, 64), std::string(64, 'x'));
   }
 }
 
