@@ -46,11 +46,17 @@ void Archive::refuse(ErrorCode code, const std::string& what) const {
 
 Archive::Archive(const std::string& path, uint64_t salt, uint64_t log_bytes, uint64_t head)
     : path_(path), subject_(path + ": the log archive"), salt_(salt), log_bytes_(log_bytes) {
-  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  constexpr int kFlags = O_RDWR | O_CREAT | O_CLOEXEC;
+  fd_ = ::open(path.c_str(), kFlags | O_EXCL, 0644);
+  const bool made = fd_ >= 0;
+  if (!made && errno == EEXIST) fd_ = ::open(path.c_str(), kFlags, 0644);
   if (fd_ < 0) pm::throw_errno("open", subject_, errno);
+  bool own = false;
   try {
     pm::lock_for_writer(fd_, path, "log archive");
+    own = made;
     read_header(head);
+    if (is_new_) before_ = made ? Before::kMissing : Before::kEmpty;
     end_lsn_ = begin_lsn_;
     bytes_ = visit_entries(
         ~uint64_t{0}, [&](uint64_t lsn, std::string_view entry) { end_lsn_ = lsn + entry.size(); });
@@ -61,6 +67,7 @@ Archive::Archive(const std::string& path, uint64_t salt, uint64_t log_bytes, uin
                          end_lsn_, head));
     }
   } catch (...) {
+    if (own) ::unlink(path.c_str());
     ::close(fd_);
     throw;
   }
@@ -86,6 +93,11 @@ void Archive::read_header(uint64_t head) {
                        is_bare ? ". It has no entries: " : "", is_bare ? kIfLeftBehind : ""));
   }
   begin_lsn_ = header.begin;
+}
+
+bool Archive::has_entries(const std::string& path) {
+  struct stat status{};  // takes no memory, which may be why the opening has failed
+  return ::stat(path.c_str(), &status) != 0 || status.st_size > static_cast<off_t>(sizeof(Header));
 }
 
 void Archive::start() {

@@ -26,6 +26,12 @@ class Archive {
   Archive(const Archive&) = delete;
   Archive& operator=(const Archive&) = delete;
 
+  // What there was when it was opened: no file, an empty one, or one with a header.
+  enum class Before : uint8_t { kMissing, kEmpty, kBegun };
+  Before before() const { return before_; }
+  // Whether more than a header is in the file, as far as can be told.
+  static bool has_entries(const std::string& path);
+
   // Gives an empty file its header, and cuts off what a crash has left at the end, which the log
   // still has. Before add(); does nothing when it is called again. Durable on return. Throws kIo,
   // kNoSpace.
@@ -50,6 +56,7 @@ class Archive {
 
   std::string path_;
   std::string subject_;  // of messages
+  Before before_ = Before::kBegun;
   bool is_new_ = false;  // it is empty
   uint64_t salt_;
   uint64_t log_bytes_;

@@ -9,7 +9,6 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
 #include <random>
 #include <system_error>
 #include <unordered_map>
@@ -164,6 +163,13 @@ std::unique_ptr<LogFile> find_log_file(const Root& root, const std::vector<std::
   return std::make_unique<LogFile>(root.log_bytes);
 }
 
+// What there was before a creation or an opening that has failed.
+void restore_archive(const std::string& path, Archive::Before before) {
+  if (before == Archive::Before::kMissing) ::unlink(path.c_str());
+  // Else it would seem to be another database's. If this fails, that is what it does.
+  if (before == Archive::Before::kEmpty) static_cast<void>(::truncate(path.c_str(), 0) == 0);
+}
+
 // Null: none is wanted.
 std::unique_ptr<Archive> open_archive(const Root& root, const DatabaseOptions& options) {
   if (options.archive.empty()) return nullptr;
@@ -230,8 +236,7 @@ static_assert(offsetof(Root, frame_count) - offsetof(Root, table) == offsetof(Fr
 
 // Takes back a database that was made and could not be opened. `use`: since before it could be, so
 // that nobody else has worked with it. False: it is there, and opens.
-bool take_back(pm::PoolImpl& pool, const std::string& name,
-               std::shared_ptr<const pm::PoolImpl::Use> use) {
+bool take_back(pm::PoolImpl& pool, const std::string& name, index::StructureUse use) {
   try {
     pm::Drop drop(pool, name);
     Engine::visit_blocks(pool, name, [&](uint64_t offset, uint64_t) { drop.add(offset); });
@@ -264,6 +269,10 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
   // Before files are made: those of the database that has the name are not left over.
   pool.require_new_name(name);
   const uint64_t page_bytes = options.page_bytes;
+  if (options.pages_max > pool.capacity_bytes() / page_bytes) {
+    refuse(fmt::format("pages_max is {}; the pool has room for fewer than {}", options.pages_max,
+                       pool.capacity_bytes() / page_bytes));
+  }
   const uint64_t frames = wanted_frames(pool, options, options.page_bytes);
   check_frames(options.dram_bytes / page_bytes, frames);
   Root root{};
@@ -309,12 +318,10 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
   } else {
     store = open_page_file(options.page_file, options.page_bytes, true);
   }
-  const bool new_archive = !options.archive.empty() && !std::filesystem::exists(options.archive);
   const bool has_pages = store != nullptr;
   bool has_log = false;
-  bool has_archive = false;
-  bool is_there = false;
-  std::shared_ptr<const pm::PoolImpl::Use> use;
+  auto archive_was = Archive::Before::kBegun;
+  index::StructureUse use;
   try {
     std::unique_ptr<LogFile> log;
     if (log_in_file) {
@@ -323,21 +330,21 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
       has_log = true;
     }
     std::unique_ptr<Archive> archive = open_archive(root, options);
-    has_archive = archive != nullptr;
-    if (archive) archive->start();
+    if (archive) {
+      archive_was = archive->before();
+      archive->start();
+    }
     const uint64_t at =
         index::make_structure(pool, name, Database::kTypeName, Kind::kBytes, Kind::kBytes, &root,
-                              sizeof root, kSealedBytes, blocks);
-    is_there = true;
-    use = std::make_shared<const pm::PoolImpl::Use>(pool, name, at);
+                              sizeof root, kSealedBytes, blocks, &use);
     return std::unique_ptr<Engine>(new Engine(pool, name, at, use, std::move(log), std::move(store),
                                               std::move(archive), options));
   } catch (...) {
     // What cannot be taken back keeps its files: it can be opened.
-    if (is_there && (!use || !take_back(pool, name, std::move(use)))) throw;
+    if (use && !take_back(pool, name, std::move(use))) throw;
     if (has_pages) ::unlink(options.page_file.c_str());
     if (has_log) ::unlink(options.log_file.c_str());
-    if (has_archive && new_archive) ::unlink(options.archive.c_str());
+    restore_archive(options.archive, archive_was);
     throw;
   }
 }
@@ -346,6 +353,8 @@ std::unique_ptr<Engine> Engine::open(pm::PoolImpl& pool, const std::string& name
                                      const DatabaseOptions& options) {
   const uint64_t at = find_root(pool, name);
   pool.require_writable();  // recovery writes
+  // Before its files, which are locked if it is open already.
+  auto use = std::make_shared<const pm::PoolImpl::Use>(pool, name, at);
   const Root& root = *pool.at<Root>(at);
   require_file(pool, name, "pages", root.store_pages == 0, options.page_file);
   require_file(pool, name, "log", root.log_in_file != 0, options.log_file);
@@ -356,16 +365,13 @@ std::unique_ptr<Engine> Engine::open(pm::PoolImpl& pool, const std::string& name
   }
   std::unique_ptr<PageStore> store;
   if (root.store_pages == 0) store = open_page_file(options.page_file, root.page_bytes, false);
-  const bool new_archive = !options.archive.empty() && !std::filesystem::exists(options.archive);
   std::unique_ptr<Archive> archive = open_archive(root, options);
+  const auto archive_was = archive ? archive->before() : Archive::Before::kBegun;
   try {
-    return std::unique_ptr<Engine>(
-        new Engine(pool, name, at, std::make_shared<const pm::PoolImpl::Use>(pool, name, at),
-                   std::move(log), std::move(store), std::move(archive), options));
+    return std::unique_ptr<Engine>(new Engine(pool, name, at, std::move(use), std::move(log),
+                                              std::move(store), std::move(archive), options));
   } catch (...) {
-    std::error_code none;
-    const bool is_empty = std::filesystem::file_size(options.archive, none) == 0;
-    if (new_archive && is_empty) ::unlink(options.archive.c_str());
+    if (!Archive::has_entries(options.archive)) restore_archive(options.archive, archive_was);
     throw;
   }
 }

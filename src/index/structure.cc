@@ -12,20 +12,23 @@ namespace perdure::index {
 
 uint64_t make_structure(pm::PoolImpl& pool, const std::string& name, std::string_view type,
                         Kind key, Kind value, void* root, uint64_t root_bytes,
-                        uint64_t sealed_bytes, std::span<const NewBlock> blocks) {
+                        uint64_t sealed_bytes, std::span<const NewBlock> blocks,
+                        StructureUse* use) {
   const auto seal = [sealed_bytes](void* image) {
     auto* own = static_cast<RootSeal*>(image);
     own->checksum = pm::checksum64(own + 1, sealed_bytes);
   };
-  return make_structure(pool, name, type, key, value, root, root_bytes, seal, blocks);
+  return make_structure(pool, name, type, key, value, root, root_bytes, seal, blocks, use);
 }
 
 uint64_t make_structure(pm::PoolImpl& pool, const std::string& name, std::string_view type,
                         Kind key, Kind value, void* root, uint64_t root_bytes,
                         const std::function<void(void* root)>& seal,
-                        std::span<const NewBlock> blocks) {
+                        std::span<const NewBlock> blocks, StructureUse* use) {
   const std::lock_guard lock(pool.directory_mutex());
   pm::DirectoryEntry* entry = pool.reserve_entry(name);
+  StructureUse taken;
+  if (use != nullptr) taken = std::make_shared<const pm::PoolImpl::Use>(pool, name, *entry);
   const pm::Memory& memory = pool.memory();
 
   pm::Heap::Txn txn(pool.heap());
@@ -47,6 +50,7 @@ uint64_t make_structure(pm::PoolImpl& pool, const std::string& name, std::string
   txn.redo(entry, &named, sizeof named);
   // The blocks and the intents, before the name that reveals them.
   txn.commit([&] { txn.apply(); });
+  if (use != nullptr) *use = std::move(taken);
   return root_at;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,19 +30,23 @@ struct NewBlock {
   std::function<void(char* block)> fill;
 };
 
+using StructureUse = std::shared_ptr<const pm::PoolImpl::Use>;
+
 // Makes the root block from `root` (which begins with a RootSeal, followed by `sealed_bytes` of
 // parameters), its blocks, and the directory entry; all are there after a crash, or none. Returns
-// the root's offset. Errors: kNameExists, kInvalidArgument, kPoolFull, kNoSpace, kReadOnly.
+// the root's offset. `use`, if it is given, gets what its user holds as long as it is open: nobody
+// else opens it before. Errors: kNameExists, kInvalidArgument, kPoolFull, kNoSpace, kReadOnly.
 uint64_t make_structure(pm::PoolImpl& pool, const std::string& name, std::string_view type,
                         Kind key, Kind value, void* root, uint64_t root_bytes,
-                        uint64_t sealed_bytes, std::span<const NewBlock> blocks);
+                        uint64_t sealed_bytes, std::span<const NewBlock> blocks,
+                        StructureUse* use = nullptr);
 
 // The same for roots of another form, which have no RootSeal: `seal(root)` completes the image when
 // the offsets of the blocks stand in it.
 uint64_t make_structure(pm::PoolImpl& pool, const std::string& name, std::string_view type,
                         Kind key, Kind value, void* root, uint64_t root_bytes,
                         const std::function<void(void* root)>& seal,
-                        std::span<const NewBlock> blocks);
+                        std::span<const NewBlock> blocks, StructureUse* use = nullptr);
 
 // The root's offset of an existing structure. Errors: kNoSuchName, kWrongType, kCorrupt.
 uint64_t find_structure(pm::PoolImpl& pool, const std::string& name, std::string_view type,

@@ -77,7 +77,7 @@ void throw_errno(const std::string& call, const std::string& subject, int error_
       throw Error(ErrorCode::kPermission,
                   fmt::format("{}: {}; check the permissions of the file", subject, reason));
     case EISDIR:
-      throw Error(ErrorCode::kNotAFile, fmt::format("{}: is a directory, not a pool", subject));
+      throw Error(ErrorCode::kNotAFile, fmt::format("{}: is a directory, not a file", subject));
     case EEXIST:
       throw Error(ErrorCode::kExists, fmt::format("{}: exists already", subject));
     case EROFS:

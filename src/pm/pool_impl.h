@@ -183,12 +183,16 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
     // `root`: where the caller has found the structure's root block, if it has. Throws kInUse, also
     // if the name has gone to another structure since; kNoSuchName.
     Use(PoolImpl& pool, std::string_view name, uint64_t root = 0);
+    // Of what reserve_entry() has given for the name, before it is there: so nobody else opens it
+    // first. The caller holds directory_mutex(), and nothing else that others wait for.
+    Use(PoolImpl& pool, std::string_view name, const DirectoryEntry& reserved);
     ~Use();
     Use(const Use&) = delete;
     Use& operator=(const Use&) = delete;
 
    private:
     static uint32_t take(PoolImpl& pool, std::string_view name, uint64_t root);
+    static uint32_t take(PoolImpl& pool, std::string_view name, const DirectoryEntry& reserved);
     static void give_back(PoolImpl& pool, uint32_t entry);
     [[noreturn]] static void throw_open(const PoolImpl& pool, std::string_view name);
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <thread>
 
 #include "pm/checksum.h"
 #include "pm/header.h"
@@ -358,6 +359,12 @@ PoolImpl::Use::Use(PoolImpl& pool, std::string_view name, uint64_t root)
       annex_(entry_ == kAnnexNumber ? name : std::string_view()),
       keep_(pool.weak_from_this().lock()) {}
 
+PoolImpl::Use::Use(PoolImpl& pool, std::string_view name, const DirectoryEntry& reserved)
+    : pool_(pool),
+      entry_(take(pool, name, reserved)),
+      annex_(entry_ == kAnnexNumber ? name : std::string_view()),
+      keep_(pool.weak_from_this().lock()) {}
+
 PoolImpl::Use::~Use() {
   if (entry_ == kAnnexNumber) {
     pool_.close_annex(annex_);
@@ -396,6 +403,23 @@ uint32_t PoolImpl::Use::take(PoolImpl& pool, std::string_view name, uint64_t roo
                 fmt::format("{}: '{}' became the name of another structure while it was being "
                             "opened; open it again",
                             pool.mapping_.path(), name));
+  }
+}
+
+uint32_t PoolImpl::Use::take(PoolImpl& pool, std::string_view name,
+                             const DirectoryEntry& reserved) {
+  const uint32_t number = pool.number_of(reserved);
+  if (number == kAnnexNumber) {
+    if (!pool.open_annex(name).value_or(false)) throw_open(pool, name);
+    return number;
+  }
+  for (;;) {
+    {
+      const std::lock_guard lock(pool.uses_mutex_);
+      if (pool.uses_.insert(number).second) return number;
+    }
+    // For a moment: of who looks for a name that has gone, or has just dropped what had the entry.
+    std::this_thread::yield();
   }
 }
 

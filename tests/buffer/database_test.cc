@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "buffer/btree/node.h"
+#include "buffer/faulty_file.h"
 #include "buffer/fixture.h"
 #include "buffer/layout.h"
 #include "buffer/log.h"
@@ -759,6 +760,27 @@ TEST_F(DatabaseTest, ALogThatTheFormatCannotHoldIsRefused) {
   }
 }
 
+// So many that their bytes are none, in 64 bits.
+TEST_F(DatabaseTest, PagesThatNoPoolCanHoldAreRefused) {
+  DatabaseOptions options = small_database();
+  for (const uint64_t pages : {uint64_t{1} << 52, (uint64_t{1} << 52) + 100, ~uint64_t{0}}) {
+    options.pages_max = pages;
+    EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, "pages_max",
+                           [&] { Database::create(pool_, "d", options); }));
+    EXPECT_TRUE(pool_.structures().empty());
+  }
+}
+
+// Whatever its files are locked for.
+TEST_F(DatabaseTest, WhatIsOpenIsInUse) {
+  const TempDir folder;
+  DatabaseOptions options = small_database();
+  options.page_file = folder.file("pages");
+  options.log_file = folder.file("log");
+  const Database open = Database::create(pool_, "d", options);
+  EXPECT_TRUE(fails_with(ErrorCode::kInUse, [&] { Database::open(pool_, "d", options); }));
+}
+
 // Of LSNs there are 2^54: where they end, commits are refused while openings still have some.
 TEST_F(DatabaseTest, LsnsThatAreUsedUpAreSaid) {
   const TempDir folder;
@@ -827,34 +849,6 @@ TEST_F(DatabaseTest, ACreationThatFailsLeavesNothing) {
 }
 
 // A page file that refuses what it is told to do, from the nth time on.
-class FullPages final : public buffer::PageFaults {
- public:
-  explicit FullPages(uint64_t after) : left_(after) { buffer::inject_page_faults(this); }
-  ~FullPages() override { buffer::inject_page_faults(nullptr); }
-  FullPages(const FullPages&) = delete;
-  FullPages& operator=(const FullPages&) = delete;
-
-  void read(uint64_t, char*, uint32_t) override {}
-  uint32_t write(uint64_t, uint32_t bytes) override {
-    count();
-    return bytes;
-  }
-  void sync() override { count(); }
-  bool refused() const { return refused_; }
-
- private:
-  void count() {
-    if (left_ > 0) {
-      --left_;
-      return;
-    }
-    refused_ = true;
-    throw Error(ErrorCode::kNoSpace, "the disk is full");
-  }
-  uint64_t left_;
-  bool refused_ = false;
-};
-
 TEST_F(DatabaseTest, ACreationThatFailsWhileItFormatsLeavesNothing) {
   const TempDir folder;
   DatabaseOptions options = small_database();
@@ -865,13 +859,15 @@ TEST_F(DatabaseTest, ACreationThatFailsWhileItFormatsLeavesNothing) {
   uint64_t times = 0;
   for (; refused; ++times) {
     SCOPED_TRACE(times);
-    const FullPages full(times);
+    FaultyFile full;
+    full.full = true;
+    full.last = times;
     try {
       Database::create(pool_, "d", options);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kNoSpace);
     }
-    refused = full.refused();
+    refused = full.faults > 0;
     ASSERT_EQ(pool_.structures().empty(), refused);
     EXPECT_TRUE(!refused || std::filesystem::is_empty(folder.path()));
   }
@@ -881,28 +877,87 @@ TEST_F(DatabaseTest, ACreationThatFailsWhileItFormatsLeavesNothing) {
   expect_sound(again);
 }
 
-// Whoever finds it by its name meanwhile must not lose what was committed.
-TEST_F(DatabaseTest, ACreationThatFailsTakesBackNothingThatOthersHaveDone) {
+// Nobody opens it before its creator has it, nor before it is whole, or taken back.
+TEST_F(DatabaseTest, NobodyOpensWhatIsBeingCreated) {
   const TempDir folder;
   DatabaseOptions options = small_database();
   options.page_file = folder.file("pages");
-  int takes = 0;
-  bool others_have_worked = false;
-  {
-    std::optional<FullPages> full(std::in_place, 0);
-    const AtPlace here("pool: takes a name", [&] {
-      if (++takes != 2) return;  // the first one is the new database's own
-      full.reset();
-      Database other = Database::open(pool_, "d", options);
-      const Tree tree = other.tree("t");
-      other.transact([&](Transaction& one) { one.put(tree, "x", "1"); });
-      others_have_worked = true;
+  for (const bool fails : {true, false}) {
+    SCOPED_TRACE(fails);
+    FaultyFile full;
+    full.full = true;
+    if (fails) full.last = 0;
+    int refused = 0;
+    const AtPlace here("buffer: to be staged", [&] {
+      if (pool_.structures().empty()) return;
+      EXPECT_TRUE(fails_with(ErrorCode::kInUse, [&] { Database::open(pool_, "d", options); }));
+      ++refused;
     });
-    EXPECT_TRUE(fails_with(ErrorCode::kNoSpace, [&] { Database::create(pool_, "d", options); }));
-    EXPECT_GE(takes, 1);
+    try {
+      Database::create(pool_, "d", options);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kNoSpace);
+    }
+    EXPECT_GT(refused, 0);
+    EXPECT_EQ(pool_.structures().empty(), fails);
+    EXPECT_EQ(std::filesystem::is_empty(folder.path()), fails);
   }
-  EXPECT_EQ(pool_.structures().empty(), !others_have_worked);
-  EXPECT_EQ(std::filesystem::is_empty(folder.path()), !others_have_worked);
+}
+
+TEST_F(DatabaseTest, WhoFindsItsNameFirstDoesNotFailACreation) {
+  int opened = 0;
+  const AtPlace here("pool: takes a name", [&] {
+    if (opened++ == 0) Database::open(pool_, "d", small_database());
+  });
+  Database made = Database::create(pool_, "d", small_database());
+  made.tree("t");
+  expect_sound(made);
+}
+
+// An archive is as it was when a creation or an opening has failed, and can be given again.
+TEST_F(DatabaseTest, WhatFailsLeavesAnArchiveAsItWas) {
+  const TempDir folder;
+  DatabaseOptions options = small_database();
+  options.page_file = folder.file("pages");
+  options.archive = folder.file("archive");
+  for (const bool is_there : {false, true}) {
+    SCOPED_TRACE(is_there);
+    if (is_there) write_file(options.archive, "");
+    const auto expect_as_it_was = [&] {
+      EXPECT_EQ(std::filesystem::exists(options.archive), is_there);
+      EXPECT_FALSE(is_there && std::filesystem::file_size(options.archive) != 0);
+    };
+    {
+      FaultyFile full;
+      full.full = true;
+      full.last = 0;
+      EXPECT_TRUE(fails_with(ErrorCode::kNoSpace, [&] { Database::create(pool_, "d", options); }));
+    }
+    expect_as_it_was();
+    DatabaseOptions wrong = options;
+    wrong.page_file = options.archive;  // a name used twice
+    EXPECT_TRUE(fails_with(is_there ? ErrorCode::kExists : ErrorCode::kLocked,
+                           [&] { Database::create(pool_, "d", wrong); }));
+    expect_as_it_was();
+    wrong = options;
+    wrong.archive.clear();
+    Database::create(pool_, "d", wrong);
+    for (uint64_t allocations = 0;; ++allocations) {
+      SCOPED_TRACE(allocations);
+      ShortMemory memory(allocations);
+      try {
+        Database::open(pool_, "d", options);
+        break;
+      } catch (const std::bad_alloc&) {
+      } catch (const Error&) {
+      }
+      memory.end();
+      expect_as_it_was();
+    }
+    drop_structure(pool_, "d");
+    std::filesystem::remove(options.page_file);
+    std::filesystem::remove(options.archive);
+  }
 }
 
 // With so little memory that not even that can be taken back, a database is there, and opens.

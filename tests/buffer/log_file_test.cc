@@ -180,8 +180,12 @@ TEST_F(LogFileTest, AFileThatIsNotItsOwnIsRefusedAndKept) {
 TEST_F(LogFileTest, OneProcessHasItOpen) {
   Pool pool = Pool::create(path(), small_pool());
   const Database database = Database::create(pool, "d", options());
+  EXPECT_TRUE(fails_with(ErrorCode::kInUse, [&] { Database::open(pool, "d", options()); }));
+  const std::string copy = path() + ".copy";
+  write_file(copy, read_file(path()));
+  Pool other = Pool::open(copy, small_pool());
   EXPECT_TRUE(
-      fails_with(ErrorCode::kLocked, "log file", [&] { Database::open(pool, "d", options()); }));
+      fails_with(ErrorCode::kLocked, "log file", [&] { Database::open(other, "d", options()); }));
 }
 
 // An older copy, one of zeros, and one with a flipped bit in any entry that was acknowledged: to

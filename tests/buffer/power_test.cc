@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "buffer/faulty_file.h"
 #include "buffer/fixture.h"
 #include "buffer/layout.h"
 #include "buffer/log_shadow.h"
@@ -575,58 +576,6 @@ TEST_P(DatabasePageFile, AKilledBankKeepsItsMoney) {
   }
   EXPECT_GT(mended, 0U);
 }
-
-// A page file that tears writes, fails, reads short, flips bits, and is full.
-class FaultyFile final : public buffer::PageFaults {
- public:
-  explicit FaultyFile(uint64_t seed) : random_(seed) { buffer::inject_page_faults(this); }
-  ~FaultyFile() override { buffer::inject_page_faults(nullptr); }
-
-  uint64_t percent = 0;   // of the writes and syncs that fail
-  bool full = false;      // with kNoSpace, else with kIo
-  bool flips = false;     // reads return a flipped bit
-  bool is_short = false;  // reads end early
-
-  void read(uint64_t, char* page, uint32_t bytes) override {
-    if (flips && random_.chance(percent)) {
-      page[random_.below(bytes)] ^= static_cast<char>(1 << random_.below(8));
-      ++faults;
-    }
-    if (is_short && random_.chance(percent)) {
-      std::fill(page + random_.below(bytes / 512) * 512, page + bytes, '\0');
-      ++faults;
-    }
-  }
-  uint32_t write(uint64_t, uint32_t bytes) override {
-    if (flips || is_short || !random_.chance(percent)) return bytes;
-    ++faults;
-    if (random_.chance(50)) {
-      torn_ = true;
-      return static_cast<uint32_t>(random_.below(bytes / 512) * 512);
-    }
-    fail();
-  }
-  void sync() override {
-    if (torn_ || (!flips && !is_short && random_.chance(percent / 4))) {
-      torn_ = false;
-      fail();
-    }
-  }
-  // No more faults. A write that was lost belongs to a batch that has failed, and is to be written
-  // again.
-  void mend() {
-    percent = 0;
-    torn_ = false;
-  }
-  uint64_t faults = 0;
-
- private:
-  [[noreturn]] void fail() const {
-    throw Error(full ? ErrorCode::kNoSpace : ErrorCode::kIo, "the page file: told to fail");
-  }
-  Random random_;
-  bool torn_ = false;  // the kernel tells of a lost write when it is synced
-};
 
 // Commits that return are there; those that do not have changed nothing; and when the fault has
 // gone, all goes on.
