@@ -12,6 +12,7 @@
 #include <numeric>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "buffer/btree/node.h"
 #include "buffer/faulty_file.h"
@@ -905,11 +906,14 @@ TEST_F(DatabaseTest, NobodyOpensWhatIsBeingCreated) {
 }
 
 TEST_F(DatabaseTest, WhoFindsItsNameFirstDoesNotFailACreation) {
-  int opened = 0;
+  std::optional<Database> opened;
+  bool looks = true;
   const AtPlace here("pool: takes a name", [&] {
-    if (opened++ == 0) Database::open(pool_, "d", small_database());
+    if (std::exchange(looks, false)) opened = Database::open(pool_, "d", small_database());
   });
   Database made = Database::create(pool_, "d", small_database());
+  EXPECT_FALSE(opened);
+  looks = false;
   made.tree("t");
   expect_sound(made);
 }
