@@ -269,7 +269,7 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
   // Before files are made: those of the database that has the name are not left over.
   pool.require_new_name(name);
   const uint64_t page_bytes = options.page_bytes;
-  if (options.pages_max > pool.capacity_bytes() / page_bytes) {
+  if (options.page_file.empty() && options.pages_max > pool.capacity_bytes() / page_bytes) {
     refuse(fmt::format("pages_max is {}; the pool has room for fewer than {}", options.pages_max,
                        pool.capacity_bytes() / page_bytes));
   }
