@@ -201,12 +201,16 @@ bool RespSession::may_run(const Command& command, std::span<const std::string_vi
   if (command.arity > 0 ? count != command.arity : count < -command.arity) {
     const std::string words =
         fmt::format("wrong number of arguments for '{}' command", command.name);
-    if (in_multi && std::string_view(command.name) == "exec") {
+    if (std::string_view(command.name) == "exec") {
       leave_multi();
       fail("EXECABORT Transaction discarded because of: " + words);
     } else {
       fail("ERR " + words);
     }
+    return false;
+  }
+  if (const auto error = subcommand_error(command, arguments)) {
+    fail(*error);
     return false;
   }
   if (user == nullptr && (command.flags & kNoAuth) == 0) {
@@ -236,7 +240,7 @@ bool RespSession::may_run(const Command& command, std::span<const std::string_vi
     return false;
   }
   if (in_multi && (command.flags & kNoMulti) != 0) {
-    fail(fmt::format("ERR Command '{}' not allowed inside a transaction", command.name));
+    fail("ERR Command not allowed inside a transaction");
     return false;
   }
   return true;
@@ -274,7 +278,6 @@ void RespSession::run(std::span<const std::string_view> arguments) {
     ++server_.metrics_of(number_of(*command)).rejected;
     return;
   }
-  last_command = command->name;
   if (in_multi && (command->flags & kAtOnce) == 0) return queue(arguments);
   run_command(*command, arguments);
 }
@@ -290,6 +293,7 @@ void RespSession::queue(std::span<const std::string_view> arguments) {
 
 void RespSession::run_command(const Command& command, std::span<const std::string_view> arguments) {
   CommandMetrics& metrics = server_.metrics_of(number_of(command));
+  last_command = command.name;
   reply_.forget_failure();
   const uint64_t begin = run_from_;
   call(command, arguments);
