@@ -88,6 +88,12 @@ void RespSession::look_ahead(Connection& connection, std::vector<std::string_vie
   }
 }
 
+void RespSession::forget_ahead() {
+  if (!looked_ahead_) return;
+  looked_ahead_.reset();
+  parser_.restart();  // what it has begun is not what comes next
+}
+
 void RespSession::wake() {
   if (is_woken_) return;
   is_woken_ = true;
@@ -151,6 +157,8 @@ bool RespSession::go_on() {
 Session::Outcome RespSession::execute(Connection& connection) {
   if (go_on()) return Outcome::kIdle;
   const size_t begin = connection.out.size();
+  const uint64_t begin_ticks = server_.clock().now();
+  const auto most = static_cast<uint64_t>(kTurnNs / server_.clock().ns_per_tick());
   for (int done = 0; done < kRequestsMax;) {
     if (!looked_ahead_) {
       keys_.clear();
@@ -160,7 +168,8 @@ Session::Outcome RespSession::execute(Connection& connection) {
     const RespParser::Result last = *std::exchange(looked_ahead_, std::nullopt);
     run_from_ = server_.clock().now();
     for (const Request& request : requests_) {
-      if (connection.out.size() - begin > kOutputMax) {
+      const bool has_time = done == 0 || run_from_ - begin_ticks < most;
+      if (!has_time || connection.out.size() - begin > kOutputMax) {
         parser_.restart();  // what it has begun is not what comes next
         return Outcome::kMore;
       }
