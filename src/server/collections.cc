@@ -158,27 +158,28 @@ std::vector<std::pair<std::string, std::string>> Opened::choose(uint64_t count, 
 void scan_elements(Call& call, Type type,
                    const std::function<void(std::string_view name, std::string_view value,
                                             std::vector<std::string>& out)>& tell) {
-  const ScanArguments arguments = parse_scan(call, 2);
+  const uint64_t cursor = cursor_of(call[2]);
   const Opened opened(call, 1, type);
+  if (!opened.exists()) return reply_scan(call, 0, {});  // whatever else is said
+  const ScanArguments arguments = parse_scan(call, 3);
   std::vector<std::string> found;
   ReplyRoom room = call.reply.room();
   uint64_t visited = 0;
   uint64_t last = 0;
   uint64_t next = 0;
-  opened.visit(arguments.cursor, arguments.count + 1,
-               [&](std::string_view name, std::string_view value) {
-                 const uint64_t hash = hash_of_name(name);
-                 if (visited >= arguments.count && hash != last) {
-                   next = hash;
-                   return false;
-                 }
-                 ++visited;
-                 last = hash;
-                 if (!fits_pattern(arguments.pattern, name)) return true;
-                 room.take(name.size() + value.size());
-                 tell(name, value, found);
-                 return true;
-               });
+  opened.visit(cursor, arguments.count + 1, [&](std::string_view name, std::string_view value) {
+    const uint64_t hash = hash_of_name(name);
+    if (visited >= arguments.count && hash != last) {
+      next = hash;
+      return false;
+    }
+    ++visited;
+    last = hash;
+    if (!fits_pattern(arguments.pattern, name)) return true;
+    room.take(name.size() + value.size());
+    tell(name, value, found);
+    return true;
+  });
   reply_scan(call, next, found);
 }
 

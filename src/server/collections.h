@@ -77,18 +77,21 @@ class Opened {
 // Where the elements of a list begin, so that both ends have room.
 inline constexpr uint64_t kListMiddle = uint64_t{1} << 63;
 
+// Throws CommandError.
+int64_t random_count_of(std::string_view text);
 // As HRANDFIELD and SRANDMEMBER count: below 0, one may come several times. Throws BufferFull.
 std::vector<std::pair<std::string, std::string>> choose_with_repeats(const Opened& opened,
                                                                      int64_t count, bool values,
                                                                      ReplyRoom room);
 
+uint64_t cursor_of(std::string_view text);
 struct ScanArguments {
-  uint64_t cursor = 0;
   uint64_t count = 10;
   std::string_view pattern = "*";
   std::string_view type = {};
 };
-ScanArguments parse_scan(const Call& call, size_t cursor_at);
+// What stands behind the cursor. TYPE is SCAN's alone.
+ScanArguments parse_scan(const Call& call, size_t first);
 void reply_scan(Call& call, uint64_t next, const std::vector<std::string>& found);
 // HSCAN, SSCAN and ZSCAN: `tell` appends the reply for one element.
 void scan_elements(Call& call, Type type,

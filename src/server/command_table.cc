@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 
@@ -74,6 +77,32 @@ std::array<const Command*, kPlaces> make_places() {
   }
   return places;
 }
+
+// What may stand behind the name of a command, and how many arguments then, as for commands.
+struct Subcommand {
+  std::string_view command;
+  std::string_view name;
+  int arity;
+};
+constexpr Subcommand kSubcommands[] = {
+    {"acl", "cat", -2},         {"acl", "deluser", -3},     {"acl", "dryrun", -4},
+    {"acl", "genpass", -2},     {"acl", "getuser", 3},      {"acl", "help", 2},
+    {"acl", "list", 2},         {"acl", "load", 2},         {"acl", "log", -2},
+    {"acl", "save", 2},         {"acl", "setuser", -3},     {"acl", "users", 2},
+    {"acl", "whoami", 2},       {"client", "getname", 2},   {"client", "help", 2},
+    {"client", "id", 2},        {"client", "info", 2},      {"client", "kill", -3},
+    {"client", "list", -2},     {"client", "no-evict", 3},  {"client", "no-touch", 3},
+    {"client", "setinfo", 4},   {"client", "setname", 3},   {"command", "count", 2},
+    {"command", "docs", -2},    {"command", "getkeys", -4}, {"command", "help", 2},
+    {"command", "info", -2},    {"command", "list", -2},    {"config", "get", -3},
+    {"config", "help", 2},      {"config", "resetstat", 2}, {"config", "set", -4},
+    {"debug", "help", 2},       {"debug", "sleep", 3},      {"memory", "help", 2},
+    {"memory", "usage", -3},    {"object", "encoding", 3},  {"object", "freq", 3},
+    {"object", "help", 2},      {"object", "idletime", 3},  {"object", "refcount", 3},
+    {"pubsub", "channels", -2}, {"pubsub", "help", 2},      {"pubsub", "numpat", 2},
+    {"pubsub", "numsub", -2},   {"slowlog", "get", -2},     {"slowlog", "help", 2},
+    {"slowlog", "len", 2},      {"slowlog", "reset", 2},
+};
 
 constexpr std::string_view kDangerous[] = {"flushall", "flushdb", "keys",     "info",
                                            "role",     "client",  "lastsave", "restore"};
@@ -171,6 +200,8 @@ const std::vector<std::string_view>& categories_of(const Command& command) {
   return by_number[number_of(command)];
 }
 
+bool counts_keys(const Command& command) { return is_one_of(command.name, kCounting); }
+
 void for_keys(const Command& command, std::span<const std::string_view> arguments,
               const std::function<void(std::string_view key, bool reads, bool writes)>& visit) {
   const bool writes = (command.flags & kWrites) != 0;
@@ -180,7 +211,7 @@ void for_keys(const Command& command, std::span<const std::string_view> argument
                                   : command.last_key;
   int first = command.first_key;
   const bool stores = is_one_of(name, kStoring);
-  if (is_one_of(name, kCounting)) {
+  if (counts_keys(command)) {
     // dest numkeys key ..., or numkeys key ...
     const size_t at = stores ? 2 : 1;
     int64_t count = 0;
@@ -188,8 +219,10 @@ void for_keys(const Command& command, std::span<const std::string_view> argument
       const std::string_view digits = arguments[at];
       std::from_chars(digits.data(), digits.data() + digits.size(), count);
     }
+
     if (stores) visit(arguments[1], false, true);
     const auto end = static_cast<int64_t>(arguments.size());
+    if (count >= end - static_cast<int64_t>(at)) return;  // so many are not there: it is refused
     for (int64_t i = static_cast<int64_t>(at) + 1; i < end && count > 0; ++i, --count) {
       visit(arguments[static_cast<size_t>(i)], true, false);
     }
@@ -257,6 +290,21 @@ const Command* find_command(std::string_view name) {
   return nullptr;
 }
 
+std::optional<std::string> subcommand_error(const Command& command,
+                                            std::span<const std::string_view> arguments) {
+  if ((command.flags & kHasSubcommands) == 0 || arguments.size() < 2) return std::nullopt;
+  for (const Subcommand& one : kSubcommands) {
+    if (one.command != command.name || !is_named(one.name, arguments[1])) continue;
+    const auto count = static_cast<int>(arguments.size());
+    if (one.arity > 0 ? count == one.arity : count >= -one.arity) return std::nullopt;
+    return fmt::format("ERR wrong number of arguments for '{}|{}' command", one.command, one.name);
+  }
+  std::string name(command.name);
+  std::ranges::transform(name, name.begin(), upper);
+  return fmt::format("ERR unknown subcommand '{}'. Try {} HELP.", arguments[1].substr(0, 128),
+                     name);
+}
+
 std::string_view Call::key(size_t i, std::string& buffer) const {
   return Keyspace::raw_key(session.database, arguments[i], buffer);
 }
@@ -274,8 +322,12 @@ static std::optional<int64_t> parse_integer(std::string_view text) {
 }
 
 int64_t integer_of(std::string_view text) {
+  return integer_of(text, "ERR value is not an integer or out of range");
+}
+
+int64_t integer_of(std::string_view text, const char* otherwise) {
   const std::optional<int64_t> value = parse_integer(text);
-  if (!value) throw CommandError("ERR value is not an integer or out of range");
+  if (!value) throw CommandError(otherwise);
   return *value;
 }
 
@@ -285,24 +337,24 @@ uint64_t count_of(std::string_view text) {
   return static_cast<uint64_t>(*count);
 }
 
+// As Redis has them: all that the C library reads, but for blanks in front, for what is no number,
+// and for what is too large or too small for one.
 template <typename Real>
-static Real parse_real(std::string_view text) {
-  std::string_view digits = text;
-  if (digits.starts_with('+')) digits.remove_prefix(1);
-  Real value = 0;
-  const char* begin = digits.data();
-  const char* end = begin + digits.size();
-  const auto [rest, error] = std::from_chars(begin, end, value);
-  if (error != std::errc() || rest != end || std::isnan(value) || digits.starts_with('+')) {
+static Real parse_real(const std::string& text, Real (*read)(const char*, char**)) {
+  char* end = nullptr;
+  errno = 0;
+  const Real value = read(text.c_str(), &end);
+  const bool is_beyond = errno == ERANGE && (std::isinf(value) || value == 0);
+  if (text.empty() || std::isspace(static_cast<unsigned char>(text[0])) != 0 ||
+      end != text.c_str() + text.size() || is_beyond || std::isnan(value)) {
     throw CommandError("ERR value is not a valid float");
   }
   return value;
 }
 
-double real_of(std::string_view text) { return parse_real<double>(text); }
-// A copy, which ends with a zero: libstdc++ 12 looks for one behind "inf" and "nan" (strlen).
+double real_of(std::string_view text) { return parse_real(std::string(text), std::strtod); }
 long double long_real_of(std::string_view text) {
-  return parse_real<long double>(std::string(text));
+  return parse_real(std::string(text), std::strtold);
 }
 
 std::string sum_of_reals(long double a, long double b) {
@@ -351,22 +403,17 @@ void throw_syntax() { throw CommandError("ERR syntax error"); }
 
 void help_or_throw(Call& call, std::initializer_list<std::string_view> lines) {
   std::string name(call[0]);
-  std::ranges::transform(name, name.begin(), upper);
-  if (same_word(call[1], "HELP") && call.size() == 2) {
-    call.reply.array(lines.size() + 2);
-    call.reply.simple(
-        fmt::format("{} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:", name));
-    for (const std::string_view line : lines) call.reply.simple(line);
-    return call.reply.simple("HELP");
-  }
-  for (const std::string_view line : lines) {
-    if (!same_word(call[1], line.substr(0, line.find(' ')))) continue;
+  if (!same_word(call[1], "HELP")) {
     std::string both = fmt::format("{}|{}", name, call[1]);
     std::ranges::transform(both, both.begin(), lower);
     throw CommandError(fmt::format("ERR wrong number of arguments for '{}' command", both));
   }
-  throw CommandError(
-      fmt::format("ERR unknown subcommand '{}'. Try {} HELP.", call[1].substr(0, 128), name));
+  std::ranges::transform(name, name.begin(), upper);
+  call.reply.array(lines.size() + 2);
+  call.reply.simple(
+      fmt::format("{} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:", name));
+  for (const std::string_view line : lines) call.reply.simple(line);
+  call.reply.simple("HELP");
 }
 
 Item require_type(Call& call, std::string_view raw, Type type) {

@@ -46,7 +46,8 @@ enum CommandFlag : uint32_t {
   kAtOnce = 64,   // is not queued by MULTI
   kAdmin = 128,
   kFast = 256,
-  kBlocks = 512  // may wait
+  kBlocks = 512,  // may wait
+  kHasSubcommands = 1024
 };
 // Of most commands that change a key.
 inline constexpr uint32_t kChange = kWrites | kGroup;
@@ -68,6 +69,9 @@ const std::vector<Command>& commands();
 size_t command_count();
 // Null if there is none of this name, in any case.
 const Command* find_command(std::string_view name);
+// Of a command with subcommands: why this is none of them, if so.
+std::optional<std::string> subcommand_error(const Command& command,
+                                            std::span<const std::string_view> arguments);
 inline size_t number_of(const Command& command) {
   return static_cast<size_t>(&command - commands().data());
 }
@@ -95,6 +99,8 @@ const std::vector<std::string_view>& categories_of(const Command& command);
 // Calls `visit` for each argument that is a key, and says what the command does to it.
 void for_keys(const Command& command, std::span<const std::string_view> arguments,
               const std::function<void(std::string_view key, bool reads, bool writes)>& visit);
+// Whether an argument of it says how many keys it has.
+bool counts_keys(const Command& command);
 // Why the user may not run it with these arguments, if so.
 struct AclDenial {
   std::string reason;  // "command", "key" or "channel"
@@ -106,10 +112,14 @@ std::optional<AclDenial> denial_of(const AclUser& user, const Command& command,
 
 // Helpers of commands. All throw CommandError.
 int64_t integer_of(std::string_view text);
+// With an error of its own for what is none.
+int64_t integer_of(std::string_view text, const char* otherwise);
 // Of a command that takes a count: not below 0.
 uint64_t count_of(std::string_view text);
 // Also "inf", "+inf", "-inf"; no NaN.
 double real_of(std::string_view text);
+// The number of a database, as commands give it.
+uint32_t database_of(std::string_view text);
 // As Redis adds and writes them, in the precision of long double: "0.1" and "0.2" are "0.3".
 long double long_real_of(std::string_view text);
 std::string sum_of_reals(long double a, long double b);
@@ -120,9 +130,8 @@ void require_names(size_t names, size_t bytes);
 double timeout_of(std::string_view text);
 bool same_word(std::string_view text, std::string_view upper_case);
 [[noreturn]] void throw_syntax();
-// Of a command with subcommands, the given one of which was not understood: answers HELP with
-// `lines`, each a subcommand with its arguments; else says whether it is unknown or has a wrong
-// number of arguments.
+// Of a command with subcommands: answers HELP with `lines`, each a subcommand with its arguments;
+// else says that the given one has a wrong number of arguments.
 void help_or_throw(Call& call, std::initializer_list<std::string_view> lines);
 // Of the type, or absent.
 Item require_type(Call& call, std::string_view raw, Type type);

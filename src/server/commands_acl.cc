@@ -228,8 +228,8 @@ void run_acl(Call& call) {
 }
 
 constexpr Command kAclCommands[] = {
-    {"acl", -2, kAdmin | kNoMulti | kLoading, 0, 0, 0, "server", "Users and what they may do",
-     run_acl},
+    {"acl", -2, kAdmin | kLoading | kHasSubcommands, 0, 0, 0, "server",
+     "Users and what they may do", run_acl},
 };
 
 }  // namespace

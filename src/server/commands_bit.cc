@@ -1,7 +1,6 @@
 // Strings as rows of bits, the first of which is the highest of the first byte.
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <optional>
 
 #include "server/command_error.h"
@@ -15,10 +14,9 @@ namespace {
 constexpr uint64_t kBitsMax = (Store::kValueBytesMax - 16) * 8;
 
 uint64_t bit_offset_of(std::string_view text) {
-  const int64_t offset = integer_of(text);
-  if (offset < 0 || static_cast<uint64_t>(offset) >= kBitsMax) {
-    throw CommandError("ERR bit offset is not an integer or out of range");
-  }
+  constexpr char kWords[] = "ERR bit offset is not an integer or out of range";
+  const int64_t offset = integer_of(text, kWords);
+  if (offset < 0 || static_cast<uint64_t>(offset) >= kBitsMax) throw CommandError(kWords);
   return static_cast<uint64_t>(offset);
 }
 
@@ -63,8 +61,9 @@ std::pair<uint64_t, uint64_t> bits_of_range(const Call& call, size_t at, uint64_
   const auto count = static_cast<int64_t>(in_bits ? bytes * 8 : bytes);
   int64_t begin = call.size() > at ? integer_of(call[at]) : 0;
   int64_t end = call.size() > at + 1 ? integer_of(call[at + 1]) : -1;
+  // An end before the first one is the first one.
   if (begin < 0) begin = std::max<int64_t>(begin + count, 0);
-  if (end < 0) end += count;
+  if (end < 0) end = std::max<int64_t>(end + count, 0);
   end = std::min(end, count - 1);
   if (begin > end) return {0, 0};
   const uint64_t unit = in_bits ? 1 : 8;
@@ -72,9 +71,16 @@ std::pair<uint64_t, uint64_t> bits_of_range(const Call& call, size_t at, uint64_
 }
 
 void run_bitcount(Call& call) {
+  const Item item = require_type(call, call.key(1), Type::kString);
+  if (!item) return call.reply.integer(0);  // whatever else is said
   if (call.size() == 3) throw_syntax();
-  const std::string_view text = require_type(call, call.key(1), Type::kString).text;
+  const std::string_view text = item.text;
   auto [at, end] = bits_of_range(call, 2, text.size());
+  if (call.size() > 3) {
+    const int64_t first = integer_of(call[2]);
+    const int64_t last = integer_of(call[3]);
+    if (first < 0 && last < 0 && first > last) return call.reply.integer(0);
+  }
   int64_t count = 0;
   for (; at < end && at % 8 != 0; ++at) count += bit_at(text, at);
   for (; at + 8 <= end; at += 8) count += std::popcount(static_cast<unsigned char>(text[at / 8]));
@@ -151,18 +157,13 @@ struct Field {
 
 // As "i16" or "u8", and as "100" or "#2", in units of the field.
 void parse_place(std::string_view type, std::string_view offset, Field& field) {
-  int64_t bits = 0;
-  const char* end = type.data() + type.size();
+  constexpr char kWords[] =
+      "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but "
+      "i64 is.";
   field.is_signed = type.starts_with('i');
-  if (field.is_signed || type.starts_with('u')) {
-    const auto [rest, error] = std::from_chars(type.data() + 1, end, bits);
-    if (error != std::errc() || rest != end) bits = 0;
-  }
-  if (bits < 1 || bits > (field.is_signed ? 64 : 63)) {
-    throw CommandError(
-        "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but "
-        "i64 is.");
-  }
+  if (!field.is_signed && !type.starts_with('u')) throw CommandError(kWords);
+  const int64_t bits = integer_of(type.substr(1), kWords);
+  if (bits < 1 || bits > (field.is_signed ? 64 : 63)) throw CommandError(kWords);
   field.bits = static_cast<uint32_t>(bits);
   if (offset.starts_with('#')) {
     field.offset = bit_offset_of(offset.substr(1)) * field.bits;

@@ -216,7 +216,7 @@ constexpr Command kChannelCommands[] = {
      run_psubscribe},
     {"publish", 3, kFast | kLoading, 0, 0, 0, "pubsub", "Sends a message to a channel",
      run_publish},
-    {"pubsub", -2, kLoading, 0, 0, 0, "pubsub", "Tells of channels", run_pubsub},
+    {"pubsub", -2, kLoading | kHasSubcommands, 0, 0, 0, "pubsub", "Tells of channels", run_pubsub},
     {"punsubscribe", -1, kChannel | kNoMulti, 0, 0, 0, "pubsub",
      "Listens no more to channels by pattern", run_punsubscribe},
     {"subscribe", -2, kChannel | kNoMulti, 0, 0, 0, "pubsub", "Listens to channels", run_subscribe},

@@ -126,6 +126,7 @@ void change(Opened& hash, std::string_view field, bool is_new, std::string_view 
 }
 
 void run_hincrby(Call& call) {
+  const int64_t by = integer_of(call[3]);
   Opened hash(call, 1, Type::kHash);
   std::string_view value;
   const bool there = hash.find(call[2], value);
@@ -135,7 +136,7 @@ void run_hincrby(Call& call) {
   } catch (const CommandError&) {
     throw CommandError("ERR hash value is not an integer");
   }
-  if (__builtin_add_overflow(sum, integer_of(call[3]), &sum)) {
+  if (__builtin_add_overflow(sum, by, &sum)) {
     throw CommandError("ERR increment or decrement would overflow");
   }
   change(hash, call[2], !there, fmt::format("{}", sum));
@@ -143,10 +144,11 @@ void run_hincrby(Call& call) {
 }
 
 void run_hincrbyfloat(Call& call) {
+  const long double by = long_real_of(call[3]);
+  if (std::isinf(by)) throw CommandError("ERR value is NaN or Infinity");
   Opened hash(call, 1, Type::kHash);
   std::string_view value;
   const bool there = hash.find(call[2], value);
-  const long double by = long_real_of(call[3]);
   long double old = 0;
   try {
     if (there) old = long_real_of(value);
@@ -167,16 +169,16 @@ void run_hscan(Call& call) {
 }
 
 void run_hrandfield(Call& call) {
+  const int64_t count = call.size() == 2 ? 1 : random_count_of(call[2]);
+  const bool values = call.size() == 4 && same_word(call[3], "WITHVALUES");
+  if (call.size() > (values ? 4U : 3U)) throw_syntax();
   const Opened hash(call, 1, Type::kHash);
   if (call.size() == 2) {
     ReplyRoom room = call.reply.room();
     const auto chosen = hash.choose(1, false, room);
     return chosen.empty() ? call.reply.null() : call.reply.bulk(chosen[0].first);
   }
-  const int64_t count = integer_of(call[2]);
-  const bool values = call.size() == 4 && same_word(call[3], "WITHVALUES");
-  if (call.size() > (values ? 4U : 3U)) throw_syntax();
-  auto chosen = choose_with_repeats(hash, count, values, call.reply.room());
+  const auto chosen = choose_with_repeats(hash, count, values, call.reply.room());
   const bool nested = values && call.reply.version() >= 3;
   call.reply.array(chosen.size() * (values && !nested ? 2 : 1));
   for (const auto& [name, value] : chosen) {
@@ -208,14 +210,25 @@ constexpr Command kHashCommands[] = {
 
 }  // namespace
 
+int64_t random_count_of(std::string_view text) {
+  const int64_t count = integer_of(text);
+  if (count == INT64_MIN) {
+    throw CommandError(
+        "ERR value is out of range, value must between -9223372036854775807 and "
+        "9223372036854775807");
+  }
+  return count;
+}
+
 std::vector<std::pair<std::string, std::string>> choose_with_repeats(const Opened& opened,
                                                                      int64_t count, bool values,
                                                                      ReplyRoom room) {
   constexpr int64_t kCountMax = 1 << 16;
   if (count >= 0) return opened.choose(static_cast<uint64_t>(count), values, room);
-  if (count < -kCountMax) throw CommandError("ERR value is out of range");
   std::vector<std::pair<std::string, std::string>> all;
-  for (int64_t i = 0; i < -count && opened.exists(); ++i) {
+  if (!opened.exists()) return all;
+  if (count < -kCountMax) throw CommandError("ERR value is out of range");
+  for (int64_t i = 0; i < -count; ++i) {
     all.push_back(opened.choose(1, values, room).at(0));
   }
   return all;

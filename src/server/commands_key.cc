@@ -2,7 +2,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <charconv>
+#include <cctype>
+#include <cerrno>
+#include <cstdlib>
 #include <random>
 
 #include "server/collections.h"
@@ -10,6 +12,7 @@
 #include "server/commands.h"
 #include "server/expiry.h"
 #include "server/resp_session.h"
+#include "store/expiry_time.h"
 
 namespace perdure::server {
 
@@ -18,17 +21,21 @@ bool is_expiry_option(std::string_view word) {
          same_word(word, "PXAT");
 }
 
+bool is_same_option(std::string_view a, std::string_view b) {
+  constexpr char kLowerCase = 0x20;
+  return a.size() == b.size() && ((a[0] ^ b[0]) & ~kLowerCase) == 0;
+}
+
 int64_t expiry_ms_of(const Call& call, std::string_view number, int64_t unit_ms, bool absolute) {
   int64_t ms = integer_of(number);
   const bool fits =
       !__builtin_mul_overflow(ms, unit_ms, &ms) &&
       (absolute || !__builtin_add_overflow(ms, static_cast<int64_t>(call.keys().now_ms()), &ms));
-  // Far below what the clocks of the store can say.
-  if (!fits || ms > int64_t{1} << 52 || ms < -(int64_t{1} << 52)) {
+  if (!fits) {
     throw CommandError(
         fmt::format("ERR invalid expire time in '{}' command", call.session.last_command));
   }
-  return ms;
+  return std::min(ms, static_cast<int64_t>(store::kExpiryMsMax));
 }
 
 uint64_t expiry_of_option(const Call& call, std::string_view word, std::string_view number) {
@@ -39,6 +46,15 @@ uint64_t expiry_of_option(const Call& call, std::string_view word, std::string_v
         fmt::format("ERR invalid expire time in '{}' command", call.session.last_command));
   }
   return static_cast<uint64_t>(expiry_ms_of(call, number, unit_ms, absolute));
+}
+
+uint32_t database_of(std::string_view text) {
+  const int64_t number = integer_of(text);
+  if (number < INT32_MIN || number > INT32_MAX) {
+    throw CommandError("ERR value is out of range, value must between -2147483648 and 2147483647");
+  }
+  if (number < 0 || number >= kDatabases) throw CommandError("ERR DB index is out of range");
+  return static_cast<uint32_t>(number);
 }
 
 namespace {
@@ -58,7 +74,6 @@ void run_exists(Call& call) {
 }
 
 void expire(Call& call, int64_t unit_ms, bool absolute) {
-  const int64_t at_ms = expiry_ms_of(call, call[2], unit_ms, absolute);
   bool nx = false, xx = false, gt = false, lt = false;
   for (size_t i = 3; i < call.size(); ++i) {
     if (same_word(call[i], "NX"))
@@ -72,12 +87,13 @@ void expire(Call& call, int64_t unit_ms, bool absolute) {
     else
       throw CommandError(fmt::format("ERR Unsupported option {}", call[i]));
   }
-  if (gt && lt) {
-    throw CommandError("ERR GT and LT options at the same time are not compatible");
-  }
   if (nx && (xx || gt || lt)) {
     throw CommandError("ERR NX and XX, GT or LT options at the same time are not compatible");
   }
+  if (gt && lt) {
+    throw CommandError("ERR GT and LT options at the same time are not compatible");
+  }
+  const int64_t at_ms = expiry_ms_of(call, call[2], unit_ms, absolute);
   const std::string_view raw = call.key(1);
   const Item item = call.keys().find(raw);
   const bool expires = item.expiry_ms != store::kNoExpiry;
@@ -134,12 +150,6 @@ void rename(Call& call, bool only_absent) {
 void run_rename(Call& call) { rename(call, false); }
 void run_renamenx(Call& call) { rename(call, true); }
 
-uint32_t database_of(std::string_view text) {
-  const int64_t number = integer_of(text);
-  if (number < 0 || number >= kDatabases) throw CommandError("ERR DB index is out of range");
-  return static_cast<uint32_t>(number);
-}
-
 void run_copy(Call& call) {
   bool replace = false;
   uint32_t database = call.session.database;
@@ -179,12 +189,13 @@ void run_move(Call& call) {
 }
 
 void run_scan(Call& call) {
-  ScanArguments arguments = parse_scan(call, 1);
+  const uint64_t cursor = cursor_of(call[1]);
+  const ScanArguments arguments = parse_scan(call, 2);
   std::vector<std::string> found;
   ReplyRoom room = call.reply.room();
   const bool by_type = !arguments.type.empty();
   const uint64_t next = call.keys().scan_keys(
-      call.session.database, arguments.cursor, arguments.count,
+      call.session.database, cursor, arguments.count,
       [&](std::string_view, std::string_view key, Type type) {
         if (fits_pattern(arguments.pattern, key) &&
             (!by_type || arguments.type == to_string(type))) {
@@ -289,7 +300,7 @@ constexpr Command kKeyCommands[] = {
     {"expiretime", 2, kFast, 1, 1, 1, "generic", "Returns when a key expires", run_expiretime},
     {"keys", 2, 0, 0, 0, 0, "generic", "Returns the keys that fit a pattern", run_keys},
     {"move", 3, kWrites | kGroup, 1, 1, 1, "generic", "Moves a key to another database", run_move},
-    {"object", -2, 0, 2, 2, 1, "generic", "Tells how a key is kept", run_object},
+    {"object", -2, kHasSubcommands, 2, 2, 1, "generic", "Tells how a key is kept", run_object},
     {"persist", 2, kWrites | kGroup | kFast, 1, 1, 1, "generic", "Lets a key never expire",
      run_persist},
     {"pexpire", -3, kWrites | kGroup | kFast, 1, 1, 1, "generic",
@@ -312,15 +323,21 @@ constexpr Command kKeyCommands[] = {
 
 }  // namespace
 
-ScanArguments parse_scan(const Call& call, size_t cursor_at) {
-  ScanArguments arguments;
-  const std::string_view text = call[cursor_at];
-  const auto [rest, error] =
-      std::from_chars(text.data(), text.data() + text.size(), arguments.cursor);
-  if (error != std::errc() || rest != text.data() + text.size()) {
+// As Redis has it: all that the C library reads, but for blanks in front.
+uint64_t cursor_of(std::string_view text) {
+  const std::string copy(text);
+  char* end = nullptr;
+  errno = 0;
+  const uint64_t cursor = std::strtoull(copy.c_str(), &end, 10);
+  if (std::isspace(static_cast<unsigned char>(copy[0])) != 0 || *end != '\0' || errno == ERANGE) {
     throw CommandError("ERR invalid cursor");
   }
-  for (size_t i = cursor_at + 1; i < call.size(); ++i) {
+  return cursor;
+}
+
+ScanArguments parse_scan(const Call& call, size_t first) {
+  ScanArguments arguments;
+  for (size_t i = first; i < call.size(); ++i) {
     if (i + 1 == call.size()) throw_syntax();
     const std::string_view word = call[i++];
     if (same_word(word, "MATCH")) {
@@ -329,7 +346,7 @@ ScanArguments parse_scan(const Call& call, size_t cursor_at) {
       const int64_t count = integer_of(call[i]);
       if (count < 1) throw_syntax();
       arguments.count = static_cast<uint64_t>(std::min(count, kScanCountMax));
-    } else if (same_word(word, "TYPE") && cursor_at == 1) {
+    } else if (same_word(word, "TYPE") && first == 2) {
       arguments.type = call[i];
     } else {
       throw_syntax();

@@ -86,11 +86,10 @@ class List : public Opened {
 };
 
 // [begin, end) within `count` of a range as commands give it.
-std::pair<uint64_t, uint64_t> clip(const List& list, std::string_view first,
-                                   std::string_view last) {
+std::pair<uint64_t, uint64_t> clip(const List& list, int64_t first, int64_t last) {
   const auto count = static_cast<int64_t>(list.count());
-  const int64_t begin = std::max<int64_t>(list.place(integer_of(first)), 0);
-  const int64_t end = std::min(list.place(integer_of(last)), count - 1) + 1;
+  const int64_t begin = std::max<int64_t>(list.place(first), 0);
+  const int64_t end = std::min(list.place(last), count - 1) + 1;
   if (begin >= end) return {0, 0};
   return {static_cast<uint64_t>(begin), static_cast<uint64_t>(end)};
 }
@@ -111,13 +110,13 @@ void run_lpushx(Call& call) { push(call, true, true); }
 void run_rpushx(Call& call) { push(call, false, true); }
 
 void pop(Call& call, bool front) {
-  List list(call, 1);
   if (call.size() > 3) {
     throw CommandError(
         fmt::format("ERR wrong number of arguments for '{}' command", front ? "lpop" : "rpop"));
   }
   const bool one = call.size() == 2;
   const uint64_t wanted = one ? 1 : count_of(call[2]);
+  List list(call, 1);
   if (!list.exists()) return one ? call.reply.null() : call.reply.null_array();
   const uint64_t count = std::min(wanted, list.count());
   if (!one) call.reply.array(count);
@@ -137,8 +136,10 @@ void run_rpop(Call& call) { pop(call, false); }
 void run_llen(Call& call) { call.reply.integer(static_cast<int64_t>(List(call, 1).count())); }
 
 void run_lrange(Call& call) {
+  const int64_t first = integer_of(call[2]);
+  const int64_t last = integer_of(call[3]);
   List list(call, 1);
-  const auto [begin, end] = clip(list, call[2], call[3]);
+  const auto [begin, end] = clip(list, first, last);
   call.reply.array(end - begin);
   list.visit(begin, end, [&](std::string_view value) {
     call.reply.bulk(value);
@@ -148,6 +149,7 @@ void run_lrange(Call& call) {
 
 void run_lindex(Call& call) {
   List list(call, 1);
+  if (!list.exists()) return call.reply.null();  // whatever else is said
   const int64_t place = list.place(integer_of(call[2]));
   std::string_view value;
   if (place < 0 || static_cast<uint64_t>(place) >= list.count() ||
@@ -159,8 +161,8 @@ void run_lindex(Call& call) {
 
 void run_lset(Call& call) {
   List list(call, 1);
-  const int64_t place = list.place(integer_of(call[2]));
   if (!list.exists()) throw CommandError("ERR no such key");
+  const int64_t place = list.place(integer_of(call[2]));
   if (place < 0 || static_cast<uint64_t>(place) >= list.count()) {
     throw CommandError("ERR index out of range");
   }
@@ -169,8 +171,10 @@ void run_lset(Call& call) {
 }
 
 void run_ltrim(Call& call) {
+  const int64_t first = integer_of(call[2]);
+  const int64_t last = integer_of(call[3]);
   List list(call, 1);
-  const auto [begin, end] = clip(list, call[2], call[3]);
+  const auto [begin, end] = clip(list, first, last);
   const uint64_t behind = list.count() - end;
   for (uint64_t i = 0; i < begin; ++i) {
     list.pop(true);
@@ -205,8 +209,8 @@ uint64_t rewrite(
 }
 
 void run_lrem(Call& call) {
-  List list(call, 1);
   const int64_t wanted = integer_of(call[2]);
+  List list(call, 1);
   uint64_t hits = 0;
   list.visit(0, list.count(), [&](std::string_view value) {
     hits += value == call[3] ? 1 : 0;
@@ -249,30 +253,34 @@ void run_linsert(Call& call) {
   call.reply.integer(static_cast<int64_t>(count));
 }
 
+int64_t not_negative(std::string_view text, const char* otherwise) {
+  const int64_t number = integer_of(text, otherwise);
+  if (number < 0) throw CommandError(otherwise);
+  return number;
+}
+
 void run_lpos(Call& call) {
   int64_t rank = 1;
   int64_t wanted = -1;  // without COUNT: one, not in an array
   int64_t length = 0;
-  for (size_t i = 3; i + 1 < call.size(); i += 2) {
-    const int64_t number = integer_of(call[i + 1]);
+  for (size_t i = 3; i < call.size(); i += 2) {
+    if (i + 1 == call.size()) throw_syntax();
+    const std::string_view text = call[i + 1];
     if (same_word(call[i], "RANK")) {
-      if (number == 0) {
+      if ((rank = integer_of(text)) == 0) {
         throw CommandError(
             "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or "
             "use negative to start from the end of the list");
       }
-      rank = std::max(number, -INT64_MAX);
+      rank = std::max(rank, -INT64_MAX);
     } else if (same_word(call[i], "COUNT")) {
-      if (number < 0) throw CommandError("ERR COUNT can't be negative");
-      wanted = number;
+      wanted = not_negative(text, "ERR COUNT can't be negative");
     } else if (same_word(call[i], "MAXLEN")) {
-      if (number < 0) throw CommandError("ERR MAXLEN can't be negative");
-      length = number;
+      length = not_negative(text, "ERR MAXLEN can't be negative");
     } else {
       throw_syntax();
     }
   }
-  if (call.size() % 2 == 0) throw_syntax();
   List list(call, 1);
   const uint64_t far =
       length > 0 ? std::min(static_cast<uint64_t>(length), list.count()) : list.count();

@@ -182,7 +182,7 @@ constexpr Command kReplicationCommands[] = {
     {"perdure.sync", -2, kAdmin | kNoMulti, 0, 0, 0, "server", "What followers say", run_sync},
     {"replicaof", 3, kOfReplication, 0, 0, 0, "server", "NO ONE: a follower takes over",
      run_replicaof},
-    {"role", 1, kNoMulti | kLoading | kFast, 0, 0, 0, "server", "Tells who follows whom", run_role},
+    {"role", 1, kLoading | kFast, 0, 0, 0, "server", "Tells who follows whom", run_role},
     {"slaveof", 3, kOfReplication, 0, 0, 0, "server", "NO ONE: a follower takes over",
      run_replicaof},
 };

@@ -121,9 +121,7 @@ void run_reset(Call& call) {
 }
 
 void run_select(Call& call) {
-  const int64_t number = integer_of(call[1]);
-  if (number < 0 || number >= kDatabases) throw CommandError("ERR DB index is out of range");
-  call.session.database = static_cast<uint32_t>(number);
+  call.session.database = database_of(call[1]);
   call.reply.ok();
 }
 
@@ -155,20 +153,11 @@ bool is_of_type(const Connection& connection, std::string_view type) {
   throw CommandError(fmt::format("ERR Unknown client type '{}'", type.substr(0, 64)));
 }
 
-uint64_t client_id_of(std::string_view text, const char* otherwise) {
-  int64_t id = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), id);
-  if (error != std::errc() || rest != text.data() + text.size() || id < 1) {
-    throw CommandError(otherwise);
-  }
-  return static_cast<uint64_t>(id);
-}
-
 void client_kill(Call& call) {
   std::optional<std::string_view> address;
   std::string_view type;
   std::string_view user;
-  uint64_t id = 0;
+  int64_t id = 0;
   bool spares_itself = call.size() > 3;
   if (call.size() == 3) {
     address = call[2];
@@ -177,7 +166,8 @@ void client_kill(Call& call) {
     for (size_t i = 2; i + 1 < call.size(); i += 2) {
       const std::string_view value = call[i + 1];
       if (same_word(call[i], "ID")) {
-        id = client_id_of(value, "ERR client-id should be greater than 0");
+        constexpr char kWords[] = "ERR client-id should be greater than 0";
+        if ((id = integer_of(value, kWords)) < 1) throw CommandError(kWords);
       } else if (same_word(call[i], "ADDR")) {
         address = value;
       } else if (same_word(call[i], "TYPE")) {
@@ -200,11 +190,12 @@ void client_kill(Call& call) {
   for (const auto& loop : call.server.loops()) {
     loop->for_connections([&](const Connection& one) {
       const auto* session = dynamic_cast<const RespSession*>(one.session.get());
-      const bool fits = (id == 0 || one.id == id) && (!address || one.peer == *address) &&
-                        (type.empty() || is_of_type(one, type)) &&
-                        (user.empty() || (session != nullptr && session->user != nullptr &&
-                                          session->user->name() == user)) &&
-                        !(spares_itself && &one == &call.session.connection());
+      const bool fits =
+          (id == 0 || one.id == static_cast<uint64_t>(id)) && (!address || one.peer == *address) &&
+          (type.empty() || is_of_type(one, type)) &&
+          (user.empty() ||
+           (session != nullptr && session->user != nullptr && session->user->name() == user)) &&
+          !(spares_itself && &one == &call.session.connection());
       if (!fits) return;
       loop->post_close(one.id);
       ++killed;
@@ -223,7 +214,7 @@ void client_list(Call& call, bool only_this) {
     is_of_type(call.session.connection(), type = call[3]);
   } else if (call.size() > 3 && same_word(call[2], "ID")) {
     for (size_t i = 3; i < call.size(); ++i) {
-      ids.push_back(client_id_of(call[i], "ERR Invalid client ID"));
+      ids.push_back(static_cast<uint64_t>(integer_of(call[i], "ERR Invalid client ID")));
     }
   } else if (call.size() > 2) {
     throw_syntax();
@@ -392,6 +383,10 @@ void command_getkeys(Call& call) {
   std::vector<std::string_view> keys;
   for_keys(*command, arguments,
            [&](std::string_view key, bool /*reads*/, bool /*writes*/) { keys.push_back(key); });
+  // One that counts them as it does not have them.
+  if (counts_keys(*command) && keys.empty()) {
+    throw CommandError("ERR Invalid arguments specified for command");
+  }
   if (keys.empty()) throw CommandError("ERR The command has no key arguments");
   call.reply.array(keys.size());
   for (const std::string_view key : keys) call.reply.bulk(key);
@@ -470,8 +465,9 @@ void run_slowlog(Call& call) {
   if (!same_word(call[1], "GET") || call.size() > 3) {
     return help_or_throw(call, {"GET [<count>]", "LEN", "RESET"});
   }
-  const int64_t wanted = call.size() == 3 ? integer_of(call[2]) : 10;
-  if (wanted < -1) throw CommandError("ERR count should be greater than or equal to -1");
+  constexpr char kWords[] = "ERR count should be greater than or equal to -1";
+  const int64_t wanted = call.size() == 3 ? integer_of(call[2], kWords) : 10;
+  if (wanted < -1) throw CommandError(kWords);
   const size_t count = wanted < 0 ? log.size() : std::min(static_cast<size_t>(wanted), log.size());
   call.reply.array(count);
   for (size_t i = 0; i < count; ++i) {
@@ -488,7 +484,12 @@ void run_slowlog(Call& call) {
 }
 
 void run_memory(Call& call) {
-  if (same_word(call[1], "USAGE") && call.size() >= 3) {
+  if (same_word(call[1], "USAGE")) {
+    for (size_t i = 3; i < call.size(); i += 2) {
+      if (!same_word(call[i], "SAMPLES") || i + 1 == call.size() || integer_of(call[i + 1]) < 0) {
+        throw_syntax();
+      }
+    }
     const std::string_view raw = call.key(2);
     const Item item = call.keys().find(raw);
     if (!item) return call.reply.null();
@@ -508,7 +509,7 @@ void run_lastsave(Call& call) { call.reply.integer(static_cast<int64_t>(std::tim
 // Followers have what the client wrote last.
 void run_wait(Call& call) {
   const int64_t wanted = integer_of(call[1]);
-  const int64_t ms = integer_of(call[2]);
+  const int64_t ms = integer_of(call[2], "ERR timeout is not an integer or out of range");
   if (ms < 0) throw CommandError("ERR timeout is negative");
   if (call.server.is_follower()) {
     throw CommandError(
@@ -528,10 +529,10 @@ void run_wait(Call& call) {
 constexpr uint32_t kAlways = kNoAuth | kLoading | kWithSub | kFast;
 constexpr Command kConnectionCommands[] = {
     {"auth", -2, kNoAuth | kLoading | kFast, 0, 0, 0, "connection", "Gives the password", run_auth},
-    {"client", -2, kLoading, 0, 0, 0, "connection", "Tells of connections, and names them",
-     run_client},
+    {"client", -2, kLoading | kHasSubcommands, 0, 0, 0, "connection",
+     "Tells of connections, and names them", run_client},
     {"echo", 2, kFast | kLoading, 0, 0, 0, "connection", "Returns its argument", run_echo},
-    {"hello", -1, kNoAuth | kLoading | kFast | kNoMulti, 0, 0, 0, "connection",
+    {"hello", -1, kNoAuth | kLoading | kFast, 0, 0, 0, "connection",
      "Chooses the version of the protocol", run_hello},
     {"ping", -1, kLoading | kWithSub | kFast, 0, 0, 0, "connection", "Returns PONG", run_ping},
     {"quit", -1, kAlways | kAtOnce, 0, 0, 0, "connection", "Closes the connection", run_quit},
@@ -541,21 +542,25 @@ constexpr Command kConnectionCommands[] = {
 };
 constexpr Command kServerCommands[] = {
     {"bgsave", -1, kAdmin, 0, 0, 0, "server", "Does nothing: all is durable", run_save},
-    {"command", -1, kLoading, 0, 0, 0, "server", "Tells of commands", run_command_command},
-    {"config", -2, kAdmin | kLoading, 0, 0, 0, "server", "Reads and changes settings", run_config},
-    {"debug", -2, kAdmin | kNoMulti, 0, 0, 0, "server", "SLEEP: waits", run_debug},
+    {"command", -1, kLoading | kHasSubcommands, 0, 0, 0, "server", "Tells of commands",
+     run_command_command},
+    {"config", -2, kAdmin | kLoading | kHasSubcommands, 0, 0, 0, "server",
+     "Reads and changes settings", run_config},
+    {"debug", -2, kAdmin | kNoMulti | kHasSubcommands, 0, 0, 0, "server", "SLEEP: waits",
+     run_debug},
     {"flushall", -1, kWrites | kNoMulti, 0, 0, 0, "server", "Removes all keys", run_flushall},
     {"flushdb", -1, kWrites | kNoMulti, 0, 0, 0, "server", "Removes all keys of the database",
      run_flushdb},
     {"info", -1, kLoading, 0, 0, 0, "server", "Tells of the server", run_info},
     {"lastsave", 1, kFast | kLoading, 0, 0, 0, "server", "Returns the time: all is durable",
      run_lastsave},
-    {"memory", -2, 0, 2, 2, 1, "server", "USAGE: bytes of a key's record", run_memory},
+    {"memory", -2, kHasSubcommands, 2, 2, 1, "server", "USAGE: bytes of a key's record",
+     run_memory},
     {"save", 1, kAdmin, 0, 0, 0, "server", "Does nothing: all is durable", run_save},
     {"shutdown", -1, kAdmin | kNoMulti | kLoading, 0, 0, 0, "server", "Stops in order",
      run_shutdown},
-    {"slowlog", -2, kAdmin | kLoading, 0, 0, 0, "server", "Tells of commands that took long",
-     run_slowlog},
+    {"slowlog", -2, kAdmin | kLoading | kHasSubcommands, 0, 0, 0, "server",
+     "Tells of commands that took long", run_slowlog},
     {"time", 1, kFast | kLoading, 0, 0, 0, "server", "Returns the time", run_time},
     {"wait", 3, kBlocks, 0, 0, 0, "generic", "Waits for followers to have what was written",
      run_wait},

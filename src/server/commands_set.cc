@@ -2,7 +2,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 
 #include "server/collections.h"
@@ -71,10 +70,11 @@ void run_smembers(Call& call) {
 
 void run_spop(Call& call) {
   if (call.size() > 3) throw_syntax();
-  Opened set(call, 1, Type::kSet);
   const bool one = call.size() == 2;
+  const uint64_t count = one ? 1 : count_of(call[2]);
+  Opened set(call, 1, Type::kSet);
   ReplyRoom room = call.reply.room();
-  const auto chosen = set.choose(one ? 1 : count_of(call[2]), false, room);
+  const auto chosen = set.choose(count, false, room);
   // What cannot be told is not removed.
   if (!one) call.reply.set(chosen.size());
   if (one && chosen.empty()) call.reply.null();
@@ -88,13 +88,15 @@ void run_spop(Call& call) {
 }
 
 void run_srandmember(Call& call) {
+  if (call.size() > 3) throw_syntax();
+  const int64_t count = call.size() == 2 ? 1 : random_count_of(call[2]);
   const Opened set(call, 1, Type::kSet);
   if (call.size() == 2) {
     ReplyRoom room = call.reply.room();
     const auto chosen = set.choose(1, false, room);
     return chosen.empty() ? call.reply.null() : call.reply.bulk(chosen[0].first);
   }
-  const auto chosen = choose_with_repeats(set, integer_of(call[2]), false, call.reply.room());
+  const auto chosen = choose_with_repeats(set, count, false, call.reply.room());
   call.reply.array(chosen.size());
   for (const auto& [name, value] : chosen) call.reply.bulk(name);
 }
@@ -179,21 +181,18 @@ void run_sinterstore(Call& call) { store_combined(call, Combination::kIntersecti
 void run_sdiffstore(Call& call) { store_combined(call, Combination::kDifference); }
 
 void run_sintercard(Call& call) {
-  int64_t keys = 0;
-  const char* begin = call[1].data();
-  const char* end = begin + call[1].size();
-  const auto [rest, error] = std::from_chars(begin, end, keys);
-  if (error != std::errc() || rest != end || keys < 1) {
-    throw CommandError("ERR numkeys should be greater than 0");
-  }
+  constexpr char kKeyWords[] = "ERR numkeys should be greater than 0";
+  const int64_t keys = integer_of(call[1], kKeyWords);
+  if (keys < 1) throw CommandError(kKeyWords);
   const auto count = static_cast<size_t>(keys);
   if (count > call.size() - 2) {
     throw CommandError("ERR Number of keys can't be greater than number of args");
   }
   int64_t limit = 0;
   if (call.size() == count + 4 && same_word(call[count + 2], "LIMIT")) {
-    limit = integer_of(call[count + 3]);
-    if (limit < 0) throw CommandError("ERR LIMIT can't be negative");
+    constexpr char kLimitWords[] = "ERR LIMIT can't be negative";
+    limit = integer_of(call[count + 3], kLimitWords);
+    if (limit < 0) throw CommandError(kLimitWords);
   } else if (call.size() != count + 2) {
     throw_syntax();
   }

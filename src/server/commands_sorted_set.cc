@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <map>
 #include <optional>
@@ -30,9 +31,11 @@ struct Bound {
 Bound score_bound(std::string_view text) {
   Bound bound{.open = text.starts_with('(')};
   if (bound.open) text.remove_prefix(1);
-  try {
-    bound.score = real_of(text);
-  } catch (const CommandError&) {
+  // As Redis has them: all that the C library reads; an empty one is zero.
+  const std::string copy(text);
+  char* end = nullptr;
+  bound.score = std::strtod(copy.c_str(), &end);
+  if (*end != '\0' || std::isnan(bound.score)) {
     throw CommandError("ERR min or max is not a float");
   }
   return bound;
@@ -247,11 +250,9 @@ void reply_members(Call& call, const Members& members, bool with_scores) {
 using EachMember = std::function<void(std::string_view name, double score)>;
 
 // By place: [first, last], below 0 from the end; of the order that `downwards` says.
-void visit_ranks(const SortedSet& set, std::string_view first, std::string_view last,
-                 bool downwards, const EachMember& visit) {
+void visit_ranks(const SortedSet& set, int64_t begin, int64_t end, bool downwards,
+                 const EachMember& visit) {
   const auto count = static_cast<int64_t>(set.count());
-  int64_t begin = integer_of(first);
-  int64_t end = integer_of(last);
   if (begin < 0) begin = std::max<int64_t>(begin + count, 0);
   if (end < 0) end += count;
   end = std::min(end, count - 1);
@@ -288,76 +289,90 @@ void visit_range(const SortedSet& set, const Range& range, bool downwards, const
 }
 
 struct RangeArguments {
-  bool by_score = false;
-  bool by_name = false;
+  enum class By : uint8_t { kRank, kScore, kName };
+  By by = By::kRank;
   bool downwards = false;
+  bool is_fixed = false;  // an older relative of ZRANGE: its name says by what, and where to
   bool with_scores = false;
   Limit limit = {};
+  int64_t first = 0;  // by rank
+  int64_t last = 0;
+  Range range = {};
 };
-
-// ZRANGE's options from `at` on, and those of its older relatives.
-void parse_range_options(const Call& call, size_t at, RangeArguments& arguments) {
-  bool has_limit = false;
-  for (; at < call.size(); ++at) {
-    if (same_word(call[at], "BYSCORE")) {
-      arguments.by_score = true;
-    } else if (same_word(call[at], "BYLEX")) {
-      arguments.by_name = true;
-    } else if (same_word(call[at], "REV")) {
-      arguments.downwards = true;
-    } else if (same_word(call[at], "WITHSCORES")) {
-      arguments.with_scores = true;
-    } else if (same_word(call[at], "LIMIT") && at + 2 < call.size()) {
-      arguments.limit = {integer_of(call[at + 1]), integer_of(call[at + 2])};
-      at += 2;
-      has_limit = true;
-    } else {
-      throw_syntax();
-    }
-  }
-  if (has_limit && !arguments.by_score && !arguments.by_name) {
-    throw CommandError(
-        "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX");
-  }
-  if (arguments.with_scores && arguments.by_name) {
-    throw CommandError("ERR syntax error, WITHSCORES not supported in combination with BYLEX");
-  }
-}
 
 Range range_of(std::string_view min, std::string_view max, bool by_name) {
   return by_name ? Range{true, name_bound(min), name_bound(max)}
                  : Range{false, score_bound(min), score_bound(max)};
 }
 
-void visit_selected(const Call& call, const SortedSet& set, size_t first,
-                    const RangeArguments& arguments, const EachMember& visit) {
-  if (!arguments.by_score && !arguments.by_name) {
-    return visit_ranks(set, call[first], call[first + 1], arguments.downwards, visit);
+// The range from argument `first` on, and ZRANGE's options behind it.
+void parse_range(const Call& call, size_t first, bool stores, RangeArguments& arguments) {
+  using By = RangeArguments::By;
+  bool has_direction = arguments.is_fixed;
+  bool has_kind = arguments.is_fixed;
+  for (size_t at = first + 2; at < call.size(); ++at) {
+    const bool by_score = same_word(call[at], "BYSCORE");
+    if (!stores && same_word(call[at], "WITHSCORES")) {
+      arguments.with_scores = true;
+    } else if (same_word(call[at], "LIMIT") && at + 2 < call.size()) {
+      arguments.limit = {integer_of(call[at + 1]), integer_of(call[at + 2])};
+      at += 2;
+    } else if (!has_direction && same_word(call[at], "REV")) {
+      arguments.downwards = has_direction = true;
+    } else if (!has_kind && (by_score || same_word(call[at], "BYLEX"))) {
+      arguments.by = by_score ? By::kScore : By::kName;
+      has_kind = true;
+    } else {
+      throw_syntax();
+    }
+  }
+  // A limit of -1 is none.
+  if (arguments.limit.count != -1 && arguments.by == By::kRank) {
+    throw CommandError(
+        "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX");
+  }
+  if (arguments.with_scores && arguments.by == By::kName) {
+    throw CommandError("ERR syntax error, WITHSCORES not supported in combination with BYLEX");
+  }
+  if (arguments.by == By::kRank) {
+    arguments.first = integer_of(call[first]);
+    arguments.last = integer_of(call[first + 1]);
+    return;
   }
   // Downwards, the greater bound comes first.
   const size_t min = first + (arguments.downwards ? 1 : 0);
   const size_t max = first + (arguments.downwards ? 0 : 1);
-  visit_range(set, range_of(call[min], call[max], arguments.by_name), arguments.downwards,
-              arguments.limit, visit);
+  arguments.range = range_of(call[min], call[max], arguments.by == By::kName);
+}
+
+void visit_selected(const SortedSet& set, const RangeArguments& arguments,
+                    const EachMember& visit) {
+  if (arguments.by == RangeArguments::By::kRank) {
+    return visit_ranks(set, arguments.first, arguments.last, arguments.downwards, visit);
+  }
+  visit_range(set, arguments.range, arguments.downwards, arguments.limit, visit);
 }
 
 void range(Call& call, RangeArguments arguments) {
-  parse_range_options(call, 4, arguments);
+  parse_range(call, 2, false, arguments);
   const SortedSet set(call, 1);
   ReplyRoom room = call.reply.room();
   Members members;
-  visit_selected(call, set, 2, arguments, [&](std::string_view name, double score) {
+  visit_selected(set, arguments, [&](std::string_view name, double score) {
     room.take(name.size());
     members.emplace_back(name, score);
   });
   reply_members(call, members, arguments.with_scores);
 }
+void range(Call& call, RangeArguments::By by, bool downwards) {
+  range(call, {.by = by, .downwards = downwards, .is_fixed = true});
+}
 void run_zrange(Call& call) { range(call, {}); }
-void run_zrevrange(Call& call) { range(call, {.downwards = true}); }
-void run_zrangebyscore(Call& call) { range(call, {.by_score = true}); }
-void run_zrevrangebyscore(Call& call) { range(call, {.by_score = true, .downwards = true}); }
-void run_zrangebylex(Call& call) { range(call, {.by_name = true}); }
-void run_zrevrangebylex(Call& call) { range(call, {.by_name = true, .downwards = true}); }
+void run_zrevrange(Call& call) { range(call, RangeArguments::By::kRank, true); }
+void run_zrangebyscore(Call& call) { range(call, RangeArguments::By::kScore, false); }
+void run_zrevrangebyscore(Call& call) { range(call, RangeArguments::By::kScore, true); }
+void run_zrangebylex(Call& call) { range(call, RangeArguments::By::kName, false); }
+void run_zrevrangebylex(Call& call) { range(call, RangeArguments::By::kName, true); }
 
 // A sorted set that takes the place of another key.
 class Result {
@@ -410,17 +425,17 @@ class Result {
 
 void run_zrangestore(Call& call) {
   RangeArguments arguments;
-  parse_range_options(call, 5, arguments);
+  parse_range(call, 3, true, arguments);
   Result result(call.keys(), call.key(1));
   const SortedSet set(call, 2);
-  visit_selected(call, set, 3, arguments,
+  visit_selected(set, arguments,
                  [&](std::string_view name, double score) { result.add(name, score); });
   result.finish(call);
 }
 
 void count(Call& call, bool by_name) {
-  const SortedSet set(call, 1);
   const Range range = range_of(call[2], call[3], by_name);
+  const SortedSet set(call, 1);
   int64_t members = 0;
   visit_range(set, range, false, {}, [&](std::string_view, double) { ++members; });
   call.reply.integer(members);
@@ -442,26 +457,30 @@ void remove_range(Call& call, Visit visit) {
   call.reply.integer(removed);
 }
 void run_zremrangebyscore(Call& call) {
+  const Range range = range_of(call[2], call[3], false);
   remove_range(call, [&](const SortedSet& set, const EachMember& remove) {
-    visit_range(set, range_of(call[2], call[3], false), false, {}, remove);
+    visit_range(set, range, false, {}, remove);
   });
 }
 void run_zremrangebylex(Call& call) {
+  const Range range = range_of(call[2], call[3], true);
   remove_range(call, [&](const SortedSet& set, const EachMember& remove) {
-    visit_range(set, range_of(call[2], call[3], true), false, {}, remove);
+    visit_range(set, range, false, {}, remove);
   });
 }
 void run_zremrangebyrank(Call& call) {
+  const int64_t first = integer_of(call[2]);
+  const int64_t last = integer_of(call[3]);
   remove_range(call, [&](const SortedSet& set, const EachMember& remove) {
-    visit_ranks(set, call[2], call[3], false, remove);
+    visit_ranks(set, first, last, false, remove);
   });
 }
 
 void pop_by_score(Call& call, bool greatest) {
-  SortedSet set(call, 1);
   if (call.size() > 3) throw_syntax();
   const bool one = call.size() == 2;
   const uint64_t wanted = one ? 1 : count_of(call[2]);
+  SortedSet set(call, 1);
   Members members;
   if (wanted > 0) {
     ReplyRoom room = call.reply.room();
@@ -527,17 +546,17 @@ void run_zscan(Call& call) {
 }
 
 void run_zrandmember(Call& call) {
+  const int64_t count = call.size() == 2 ? 1 : random_count_of(call[2]);
+  const bool scores = call.size() == 4 && same_word(call[3], "WITHSCORES");
+  if (call.size() > (scores ? 4U : 3U)) throw_syntax();
   const SortedSet set(call, 1);
   if (call.size() == 2) {
     ReplyRoom room = call.reply.room();
     const auto chosen = set.choose(1, false, room);
     return chosen.empty() ? call.reply.null() : call.reply.bulk(chosen[0].first);
   }
-  const bool scores = call.size() == 4 && same_word(call[3], "WITHSCORES");
-  if (call.size() > (scores ? 4U : 3U)) throw_syntax();
   Members members;
-  for (const auto& [name, value] :
-       choose_with_repeats(set, integer_of(call[2]), true, call.reply.room())) {
+  for (const auto& [name, value] : choose_with_repeats(set, count, true, call.reply.room())) {
     members.emplace_back(name, real_of_ordered(read_ordered(value)));
   }
   reply_members(call, members, scores);
@@ -605,6 +624,8 @@ void combine(Call& call, ScoredCombination combination, bool stores) {
                                    call.session.last_command));
   }
   const auto keys = static_cast<size_t>(number);
+  std::vector<Source> sources;  // all types are looked at before anything else
+  for (size_t i = 0; i < keys; ++i) sources.emplace_back(call, first + i);
   std::vector<double> weights(keys, 1);
   std::string_view aggregate = "SUM";
   bool with_scores = false;
@@ -628,8 +649,6 @@ void combine(Call& call, ScoredCombination combination, bool stores) {
       throw_syntax();
     }
   }
-  std::vector<Source> sources;  // all types are looked at before anything is written
-  for (size_t i = 0; i < keys; ++i) sources.emplace_back(call, first + i);
   const auto weigh = [&](size_t i, double score) {
     const double weighted = score * weights[i];
     return std::isnan(weighted) ? 0 : weighted;

@@ -35,36 +35,40 @@ void run_get(Call& call) {
   reply_item(call, item);
 }
 
-struct SetOptions {
+// Of SET and GETEX.
+struct Options {
   bool only_absent = false;
   bool only_present = false;
   bool keep_expiry = false;
   bool wants_old = false;
-  uint64_t expiry_ms = store::kNoExpiry;
+  bool persists = false;
+  std::string_view unit;  // of `time`: EX, PX, EXAT or PXAT, if it was given
+  std::string_view time;
 };
 
-SetOptions parse_set_options(const Call& call) {
-  SetOptions options;
-  bool has_expiry = false;
-  for (size_t i = 3; i < call.size(); ++i) {
+// The last of several times of the same kind counts.
+Options parse_options(const Call& call, size_t first, bool sets) {
+  Options options;
+  for (size_t i = first; i < call.size(); ++i) {
     const std::string_view word = call[i];
-    if (same_word(word, "NX")) {
+    const bool has_time = !options.unit.empty();
+    if (sets && same_word(word, "NX") && !options.only_present) {
       options.only_absent = true;
-    } else if (same_word(word, "XX")) {
+    } else if (sets && same_word(word, "XX") && !options.only_absent) {
       options.only_present = true;
-    } else if (same_word(word, "KEEPTTL")) {
-      options.keep_expiry = true;
-    } else if (same_word(word, "GET")) {
+    } else if (sets && same_word(word, "GET")) {
       options.wants_old = true;
-    } else if (i + 1 < call.size() && !has_expiry && is_expiry_option(word)) {
-      options.expiry_ms = expiry_of_option(call, word, call[++i]);
-      has_expiry = true;
+    } else if (sets && same_word(word, "KEEPTTL") && !has_time) {
+      options.keep_expiry = true;
+    } else if (!sets && same_word(word, "PERSIST") && !has_time) {
+      options.persists = true;
+    } else if (is_expiry_option(word) && i + 1 < call.size() && !options.keep_expiry &&
+               !options.persists && (!has_time || is_same_option(options.unit, word))) {
+      options.unit = word;
+      options.time = call[++i];
     } else {
       throw_syntax();
     }
-  }
-  if ((options.only_absent && options.only_present) || (options.keep_expiry && has_expiry)) {
-    throw_syntax();
   }
   return options;
 }
@@ -76,7 +80,9 @@ void run_set(Call& call) {
     call.keys().set_string(raw, call[2], 0, store::kNoExpiry);
     return call.reply.ok();
   }
-  const SetOptions options = parse_set_options(call);
+  const Options options = parse_options(call, 3, true);
+  const uint64_t given_ms =
+      options.unit.empty() ? store::kNoExpiry : expiry_of_option(call, options.unit, options.time);
   const Item item = call.keys().find(raw);
   if (options.wants_old && item && item.type != Type::kString)
     require_type(call, raw, Type::kString);
@@ -89,7 +95,7 @@ void run_set(Call& call) {
     call.reply.null();
   }
   if (!writes) return;
-  const uint64_t expiry_ms = options.keep_expiry ? item.expiry_ms : options.expiry_ms;
+  const uint64_t expiry_ms = options.keep_expiry ? item.expiry_ms : given_ms;
   call.keys().set_string_over(item, raw, call[2], 0, expiry_ms);
 }
 
@@ -128,20 +134,17 @@ void run_getdel(Call& call) {
 
 void run_getex(Call& call) {
   const std::string_view raw = call.key(1);
+  const Options options = parse_options(call, 2, false);
   const Item item = require_type(call, raw, Type::kString);
-  bool changes = false;
-  uint64_t expiry_ms = store::kNoExpiry;
-  if (call.size() == 3 && same_word(call[2], "PERSIST")) {
-    changes = true;
-  } else if (call.size() == 4 && is_expiry_option(call[2])) {
-    expiry_ms = expiry_of_option(call, call[2], call[3]);
-    changes = true;
-  } else if (call.size() != 2) {
-    throw_syntax();
+  if (!item) {  // whatever else is said
+    count_lookup(call, false);
+    return call.reply.null();
   }
-  count_lookup(call, static_cast<bool>(item));
+  uint64_t expiry_ms = options.persists ? store::kNoExpiry : item.expiry_ms;
+  if (!options.unit.empty()) expiry_ms = expiry_of_option(call, options.unit, options.time);
+  count_lookup(call, true);
   reply_item(call, item);
-  if (item && changes && expiry_ms != item.expiry_ms) call.keys().set_expiry(raw, item, expiry_ms);
+  if (expiry_ms != item.expiry_ms) call.keys().set_expiry(raw, item, expiry_ms);
 }
 
 void run_mget(Call& call) {

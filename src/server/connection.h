@@ -15,6 +15,7 @@ inline constexpr int kRequestsMax = 1000;  // of a connection in a turn
 // That are parsed before the first of them is run.
 inline constexpr size_t kAheadRequests = 32;
 inline constexpr size_t kOutputMax = size_t{1} << 20;  // bytes of replies in a turn
+inline constexpr double kTurnNs = 5e6;  // of a connection, or of a part of all, in a turn
 // Replies that wait: nothing more is executed.
 inline constexpr size_t kOutputPauseBytes = size_t{1} << 20;
 inline constexpr size_t kBufferKeepBytes = size_t{64} << 10;  // of one that is empty
@@ -38,6 +39,8 @@ class Session {
   // adds up to kAheadRequests keys that it seems to need, which are then asked for together. The
   // keys must not move until execute(). Throws as execute().
   virtual void look_ahead(Connection& /*connection*/, std::vector<std::string_view>& /*keys*/) {}
+  // It does not execute in this turn after all: more may come before it does.
+  virtual void forget_ahead() {}
   // Carries out requests that have come, some of them if they are many; their replies go to `out`.
   // One that is beyond its bound is an error. The caller holds the execution lock. Throws nothing
   // but std::bad_alloc, for which the connection is closed.

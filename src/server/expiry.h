@@ -10,6 +10,8 @@ namespace perdure::server {
 
 // Whether it is EX, PX, EXAT or PXAT.
 bool is_expiry_option(std::string_view word);
+// Whether two such options are the same one.
+bool is_same_option(std::string_view a, std::string_view b);
 // The time in ms of such an option, 1 at least. Throws CommandError if it is not above 0, or too
 // far away.
 uint64_t expiry_of_option(const Call& call, std::string_view word, std::string_view number);

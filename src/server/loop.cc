@@ -26,6 +26,8 @@ constexpr uint64_t kDrainMs = 5000;
 constexpr uint64_t kLackTellMs = 10'000;
 constexpr uint64_t kReapElements = 256;  // some hundred microseconds
 constexpr size_t kAheadKeys = 32;        // or some more
+// Of those who come, and of those who have waited, in a turn: no more are begun behind so much.
+constexpr size_t kTurnBytes = size_t{4} << 20;  // of replies
 
 // What a connection needs may be more memory than there is: then it goes, and the others stay.
 template <typename Step>
@@ -149,7 +151,7 @@ void Loop::run() {
 void Loop::turn() {
   events_.clear();
   const int patience_ms = has_garbage_ ? 1 : static_cast<int>(kLookMs);
-  driver_->wait(ready_.empty() ? patience_ms : 0, events_);
+  driver_->wait(ready_.empty() && deferred_.empty() ? patience_ms : 0, events_);
   now_ms_ = steady_ms();
   accept(events_);
   for (Connection* connection : events_.changed) note_input(*connection);
@@ -163,12 +165,27 @@ void Loop::turn() {
   }
 }
 
-// Those that have something to do.
+// Those that have something to do: who has just come first, then those for whom earlier turns had
+// no room, or who were served and want more. Each of the two has a part of the turn, so that nobody
+// waits for ever, and who asks for little not for those who ask for much.
 void Loop::serve() {
+  if (ready_.empty() && deferred_.empty()) return;
+  arrived_.clear();
+  arrived_.swap(ready_);
   serving_.clear();
-  serving_.swap(ready_);
-  for (Connection* connection : serving_) connection->is_ready = false;
-  if (!serving_.empty()) execute(serving_);
+  {
+    const Server::Turn turn(server_);
+    const auto arrived = static_cast<ptrdiff_t>(execute_some(arrived_));
+    const auto deferred = static_cast<ptrdiff_t>(execute_some(deferred_));
+    serving_.insert(serving_.end(), arrived_.begin(), arrived_.begin() + arrived);
+    serving_.insert(serving_.end(), deferred_.begin(), deferred_.begin() + deferred);
+    deferred_.erase(deferred_.begin(), deferred_.begin() + deferred);
+    for (auto rest = arrived_.begin() + arrived; rest != arrived_.end(); ++rest) {
+      driver_->pause(**rest);
+      deferred_.push_back(*rest);
+    }
+    if (!turn.finish()) refuse_turn();
+  }
   for (Connection* connection : serving_) after_turn(*connection);
 }
 
@@ -211,6 +228,8 @@ void Loop::welcome(int fd, Face face) {
     }
     const size_t count = connections_.size() + 1;
     make_room(ready_, count);
+    make_room(deferred_, count);
+    make_room(arrived_, count);
     make_room(serving_, count);
     make_room(events_.changed, 2 * count);  // with io_uring one may have received and sent
     const std::lock_guard lock(table_mutex_);
@@ -248,23 +267,39 @@ void Loop::note_input(Connection& connection) {
   ready_.push_back(&connection);
 }
 
-void Loop::execute(const std::vector<Connection*>& ready) {
-  const Server::Turn turn(server_);
+// As many of them as a part of a turn has room for, one at least. Returns how many.
+size_t Loop::execute_some(const std::vector<Connection*>& ready) {
+  const uint64_t begin = server_.clock().now();
+  const auto most = static_cast<uint64_t>(kTurnNs / server_.clock().ns_per_tick());
+  size_t bytes = 0;
+  const auto has_room = [&] { return bytes < kTurnBytes && server_.clock().now() - begin < most; };
+  const auto first = ready.begin();
+  auto next = first;
   // The records of some requests are asked for before the first of these is carried out: of several
   // clients, and of what each has sent together.
-  for (auto next = ready.begin(); next != ready.end();) {
+  while (next != ready.end() && (next == first || has_room())) {
     ahead_.clear();
     auto end = next;
-    for (; end != ready.end() && ahead_.size() < kAheadKeys; ++end) {
+    // What is read ahead and not carried out is read again: so at most one is, if there is no room.
+    for (; end != ready.end() && ahead_.size() < kAheadKeys && (end == next || has_room()); ++end) {
       Connection& connection = **end;
       if (!may_execute(connection)) continue;
       do_or_break(connection, [&] { connection.session->look_ahead(connection, ahead_); });
     }
     if (ahead_.size() > 1 && server_.keys() != nullptr) server_.keys()->prefetch(ahead_);
-    for (; next != end; ++next) execute_one(**next);
+    for (; next != end && (next == first || has_room()); ++next) {
+      Connection& connection = **next;
+      connection.is_ready = false;
+      execute_one(connection);
+      bytes += connection.out.size() - connection.turn_begin;
+    }
+    for (auto rest = next; rest != end; ++rest) (*rest)->session->forget_ahead();
   }
-  if (turn.finish()) return;
-  for (Connection* connection : ready) {
+  return static_cast<size_t>(next - first);
+}
+
+void Loop::refuse_turn() {
+  for (Connection* connection : serving_) {
     if (connection->out.size() <= connection->turn_begin) continue;
     connection->out.truncate(connection->turn_begin);
     do_or_break(*connection, [&] { connection->session->refuse_turn(*connection); });
@@ -347,7 +382,7 @@ void Loop::after_turn(Connection& connection) {
   }
   const bool waits = unsent >= kOutputPauseBytes;
   if (has_more && !waits) {
-    ready_.push_back(&connection);  // is_ready stays
+    deferred_.push_back(&connection);  // is_ready stays
     driver_->pause(connection);
     return;
   }
@@ -404,6 +439,7 @@ void Loop::close(Connection& connection) {
     connection.session->leave();
   }
   std::erase(ready_, &connection);
+  std::erase(deferred_, &connection);
   server_.metrics().connections.fetch_sub(1);
   const std::lock_guard lock(table_mutex_);
   const auto found = connections_.find(connection.id);
@@ -466,9 +502,9 @@ void Loop::drain() {
   listeners_.clear();
   const uint64_t end_ms = steady_ms() + kDrainMs;
   const auto has_work = [&] {
-    return !ready_.empty() || std::ranges::any_of(connections_, [](const auto& one) {
-      return Driver::unsent(*one.second) > 0;
-    });
+    return !ready_.empty() || !deferred_.empty() ||
+           std::ranges::any_of(connections_,
+                               [](const auto& one) { return Driver::unsent(*one.second) > 0; });
   };
   // One turn more, with what has come by now; then as long as there is something to send.
   for (int round = 0; (round < 2 || has_work()) && steady_ms() < end_ms; ++round) {

@@ -66,7 +66,8 @@ class Loop {
   void accept(const Events& events);
   void welcome(int fd, Face face);
   void note_input(Connection& connection);
-  void execute(const std::vector<Connection*>& ready);
+  size_t execute_some(const std::vector<Connection*>& ready);
+  void refuse_turn();
   bool has_too_much(const Connection& connection) const;
   static bool may_execute(Connection& connection);
   void execute_one(Connection& connection);
@@ -88,8 +89,10 @@ class Loop {
   std::unordered_map<uint64_t, std::unique_ptr<Connection>> connections_;
   // There is always room in these for all connections: nothing that lets the others go on may need
   // memory.
-  std::vector<Connection*> ready_;
-  std::vector<Connection*> serving_;     // in this turn
+  std::vector<Connection*> ready_;       // something has come
+  std::vector<Connection*> deferred_;    // from earlier turns, which had no room for it
+  std::vector<Connection*> arrived_;     // in this turn: what ready_ was, ...
+  std::vector<Connection*> serving_;     // ... and who has been served
   std::vector<std::string_view> ahead_;  // keys of requests that come next
   Events events_;
   std::mutex mail_mutex_;

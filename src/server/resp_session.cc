@@ -88,6 +88,12 @@ void RespSession::look_ahead(Connection& connection, std::vector<std::string_vie
   }
 }
 
+void RespSession::forget_ahead() {
+  if (!looked_ahead_) return;
+  looked_ahead_.reset();
+  parser_.restart();  // what it has begun is not what comes next
+}
+
 void RespSession::wake() {
   if (is_woken_) return;
   is_woken_ = true;
@@ -151,6 +157,8 @@ bool RespSession::go_on() {
 Session::Outcome RespSession::execute(Connection& connection) {
   if (go_on()) return Outcome::kIdle;
   const size_t begin = connection.out.size();
+  const uint64_t begin_ticks = server_.clock().now();
+  const auto most = static_cast<uint64_t>(kTurnNs / server_.clock().ns_per_tick());
   for (int done = 0; done < kRequestsMax;) {
     if (!looked_ahead_) {
       keys_.clear();
@@ -160,7 +168,8 @@ Session::Outcome RespSession::execute(Connection& connection) {
     const RespParser::Result last = *std::exchange(looked_ahead_, std::nullopt);
     run_from_ = server_.clock().now();
     for (const Request& request : requests_) {
-      if (connection.out.size() - begin > kOutputMax) {
+      const bool has_time = done == 0 || run_from_ - begin_ticks < most;
+      if (!has_time || connection.out.size() - begin > kOutputMax) {
         parser_.restart();  // what it has begun is not what comes next
         return Outcome::kMore;
       }
@@ -201,12 +210,16 @@ bool RespSession::may_run(const Command& command, std::span<const std::string_vi
   if (command.arity > 0 ? count != command.arity : count < -command.arity) {
     const std::string words =
         fmt::format("wrong number of arguments for '{}' command", command.name);
-    if (in_multi && std::string_view(command.name) == "exec") {
+    if (std::string_view(command.name) == "exec") {
       leave_multi();
       fail("EXECABORT Transaction discarded because of: " + words);
     } else {
       fail("ERR " + words);
     }
+    return false;
+  }
+  if (const auto error = subcommand_error(command, arguments)) {
+    fail(*error);
     return false;
   }
   if (user == nullptr && (command.flags & kNoAuth) == 0) {
@@ -236,7 +249,7 @@ bool RespSession::may_run(const Command& command, std::span<const std::string_vi
     return false;
   }
   if (in_multi && (command.flags & kNoMulti) != 0) {
-    fail(fmt::format("ERR Command '{}' not allowed inside a transaction", command.name));
+    fail("ERR Command not allowed inside a transaction");
     return false;
   }
   return true;
@@ -274,7 +287,6 @@ void RespSession::run(std::span<const std::string_view> arguments) {
     ++server_.metrics_of(number_of(*command)).rejected;
     return;
   }
-  last_command = command->name;
   if (in_multi && (command->flags & kAtOnce) == 0) return queue(arguments);
   run_command(*command, arguments);
 }
@@ -290,6 +302,7 @@ void RespSession::queue(std::span<const std::string_view> arguments) {
 
 void RespSession::run_command(const Command& command, std::span<const std::string_view> arguments) {
   CommandMetrics& metrics = server_.metrics_of(number_of(command));
+  last_command = command.name;
   reply_.forget_failure();
   const uint64_t begin = run_from_;
   call(command, arguments);

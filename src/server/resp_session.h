@@ -22,6 +22,7 @@ class RespSession final : public Session, public Watcher, public Waiter {
   RespSession(Server& server, Connection& connection, Loop& loop);
 
   void look_ahead(Connection& connection, std::vector<std::string_view>& keys) override;
+  void forget_ahead() override;
   Outcome execute(Connection& connection) override;
   void refuse_turn(Connection& connection) override;
   size_t bytes_wanted(const Connection& connection) const override;
