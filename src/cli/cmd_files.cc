@@ -192,7 +192,11 @@ void put_directory(Files& files, const std::filesystem::path& outside, const std
 }
 
 int run_put(const FilesOptions& options) {
-  const bool directory = options.recursive && std::filesystem::is_directory(options.outside);
+  std::error_code ignored;
+  const bool directory = std::filesystem::is_directory(options.outside, ignored);
+  if (directory && !options.recursive) {
+    throw Error(ErrorCode::kNotAFile, options.outside + " is a directory; give --recursive");
+  }
   SystemFile from;
   if (!directory) from = open_outside(options.outside, "rb");  // before any pool is made for it
   Creation creation;

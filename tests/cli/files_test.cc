@@ -50,7 +50,10 @@ TEST_F(FilesCommand, DirectoriesGoInAndComeOutWithWhatIsInThem) {
   std::filesystem::create_directories(path("in/deep/empty"));
   write_file("in/one", "1");
   write_file("in/deep/two", std::string(100'000, '2'));
-  EXPECT_NE(run({"files", "put", "--capacity", "16M", pool(), path("in"), "db"}).code, 0);
+  const Result refused = run({"files", "put", "--capacity", "16M", pool(), path("in"), "db"});
+  EXPECT_NE(refused.code, 0);
+  EXPECT_NE(refused.err.find("--recursive"), std::string::npos) << refused.err;
+  EXPECT_FALSE(std::filesystem::exists(pool()));
   EXPECT_EQ(
       run({"files", "put", "--recursive", "--capacity", "16M", pool(), path("in"), "a/db"}).code,
       0);
