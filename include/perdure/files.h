@@ -153,7 +153,8 @@ class Files {
   std::vector<FileInfo> list(std::string_view path) const;
 
   // A lock by path, however it is spelled, within this process, whether there is a file or not; the
-  // pool keeps other processes away. False if it is taken. Gone with the process.
+  // pool keeps other processes away. False if it is taken. Gone with the process. Errors: kNotFound
+  // (its directory), kNotAFile (a directory, or in a file).
   bool lock(std::string_view path);
   void unlock(std::string_view path);
 

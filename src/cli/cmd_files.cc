@@ -115,20 +115,90 @@ int run_ls(const FilesOptions& options) {
   return kExitOk;
 }
 
+void get_file(const Files& files, const std::string& path, const std::string& outside) {
+  const FileReader reader = files.open_file(path);
+  const SystemFile to = open_outside(outside, "wb");
+  copy_out(reader, to.get(), outside);
+}
+
+void get_directory(const Files& files, const std::string& path, const std::string& outside) {
+  std::error_code error;
+  std::filesystem::create_directories(outside, error);
+  if (error) throw_cannot_write(outside, error.value());
+  for (const FileInfo& child : files.list(path)) {
+    const std::string from = path + "/" + child.name;
+    const std::string to = outside + "/" + child.name;
+    if (child.directory) {
+      get_directory(files, from, to);
+    } else {
+      get_file(files, from, to);
+    }
+  }
+}
+
 int run_get(const FilesOptions& options) {
   const OpenFiles open = open_to_read(options);
-  if (!open.files.find(options.path)) {
+  const std::optional<FileInfo> info = open.files.find(options.path);
+  if (!info) {
     fmt::print(stderr, "perdure: there is no file \"{}\"\n", options.path);
     return kExitAbsent;
   }
-  const FileReader reader = open.files.open_file(options.path);
-  const SystemFile to = open_outside(options.outside, "wb");
-  copy_out(reader, to.get(), options.outside);
+  if (options.recursive && info->directory) {
+    get_directory(open.files, options.path, options.outside);
+  } else {
+    get_file(open.files, options.path, options.outside);
+  }
   return kExitOk;
 }
 
+// A file of another name takes the place of what there is, so that nobody ever sees a part.
+void put_file(Files& files, std::FILE* from, const std::string& outside, const std::string& path) {
+  const size_t slash = path.find_last_of('/');
+  if (slash != std::string::npos) files.make_directories(path.substr(0, slash));
+  constexpr std::string_view kSuffix = ".perdure-put";
+  const size_t name = slash == std::string::npos ? 0 : slash + 1;
+  const size_t bytes = std::min(path.size(), name + Files::kNameBytesMax - kSuffix.size());
+  const std::string temporary = path.substr(0, bytes).append(kSuffix);
+  try {
+    FileWriter writer = files.create_file(temporary);
+    std::vector<char> piece(kPieceBytes);
+    for (size_t got = 0; (got = std::fread(piece.data(), 1, piece.size(), from)) > 0;) {
+      writer.append({piece.data(), got});
+    }
+    if (std::ferror(from) != 0) {
+      throw Error(ErrorCode::kIo, fmt::format("cannot read {}: {}", outside, std::strerror(errno)));
+    }
+    writer.close();
+    files.rename(temporary, path);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kIo && files.find(temporary)) files.remove(temporary);
+    throw;
+  }
+}
+
+void put_directory(Files& files, const std::filesystem::path& outside, const std::string& path) {
+  files.make_directories(path);
+  for (const auto& entry : std::filesystem::directory_iterator(outside)) {
+    const std::string from = entry.path().string();
+    const std::string to = path + "/" + entry.path().filename().string();
+    if (entry.is_directory()) {
+      put_directory(files, entry.path(), to);
+    } else if (entry.is_regular_file()) {
+      put_file(files, open_outside(from, "rb").get(), from, to);
+    } else {
+      throw Error(ErrorCode::kNotAFile, from + " is neither a file nor a directory");
+    }
+  }
+}
+
 int run_put(const FilesOptions& options) {
-  const SystemFile from = open_outside(options.outside, "rb");  // before any pool is made for it
+  std::error_code ignored;
+  const bool directory = std::filesystem::is_directory(options.outside, ignored);
+  if (directory && !options.recursive) {
+    throw Error(ErrorCode::kNotAFile, options.outside + " is a directory; give --recursive");
+  }
+  SystemFile from;
+  if (!directory) from = open_outside(options.outside, "rb");  // before any pool is made for it
   Creation creation;
   creation.capacity = options.capacity;
   Pool pool = std::filesystem::exists(options.target.pool)
@@ -136,29 +206,10 @@ int run_put(const FilesOptions& options) {
                   : Pool::create(options.target.pool, pool_options_for(options.target, creation));
   {
     Files files = Files::open_or_create(pool, options.target.name);
-    const size_t slash = options.path.find_last_of('/');
-    if (slash != std::string::npos) files.make_directories(options.path.substr(0, slash));
-    // A file of another name takes the place of what there is, so that nobody ever sees a part.
-    constexpr std::string_view kSuffix = ".perdure-put";
-    const size_t name = slash == std::string::npos ? 0 : slash + 1;
-    const size_t bytes =
-        std::min(options.path.size(), name + Files::kNameBytesMax - kSuffix.size());
-    const std::string temporary = options.path.substr(0, bytes).append(kSuffix);
-    try {
-      FileWriter writer = files.create_file(temporary);
-      std::vector<char> piece(kPieceBytes);
-      for (size_t got = 0; (got = std::fread(piece.data(), 1, piece.size(), from.get())) > 0;) {
-        writer.append({piece.data(), got});
-      }
-      if (std::ferror(from.get()) != 0) {
-        throw Error(ErrorCode::kIo,
-                    fmt::format("cannot read {}: {}", options.outside, std::strerror(errno)));
-      }
-      writer.close();
-      files.rename(temporary, options.path);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kIo && files.find(temporary)) files.remove(temporary);
-      throw;
+    if (directory) {
+      put_directory(files, options.outside, options.path);
+    } else {
+      put_file(files, from.get(), options.outside, options.path);
     }
   }
   pool.close();
@@ -255,20 +306,26 @@ void add_files(CLI::App& app, Action& action) {
   add_path(*cat, options);
 
   CLI::App* get = add(*files, options, action, "get", "Copy a file out of the pool",
-                      "  perdure files get stores.pool db/LOG LOG\n", run_get);
+                      "  perdure files get stores.pool db/LOG LOG\n"
+                      "  perdure files get --recursive stores.pool db ./db\n",
+                      run_get);
   add_path(*get, options);
   get->add_option("FILE", options->outside, "A file of the system, or - for standard output")
       ->required();
+  get->add_flag("--recursive", options->recursive, "A directory, with what is in it");
 
   CLI::App* put =
       add(*files, options, action, "put",
           "Copy a file into the pool, whole or not at all; makes pool and directories if missing",
           "  perdure files put stores.pool LOG db/LOG\n"
-          "  date | perdure files put stores.pool - now\n",
+          "  date | perdure files put stores.pool - now\n"
+          "  perdure files put --recursive stores.pool ./db db\n",
           run_put);
   put->add_option("FILE", options->outside, "A file of the system, or - for standard input")
       ->required();
   add_path(*put, options);
+  put->add_flag("--recursive", options->recursive,
+                "A directory, with what is in it; each file whole or not at all");
   put->add_option("--capacity", options->capacity, "Size that a new pool may grow to")
       ->capture_default_str();
 

@@ -1,4 +1,5 @@
 // perdure files: what it prints and how it ends.
+#include <filesystem>
 #include <string>
 
 #include "cli/command_runner.h"
@@ -42,6 +43,38 @@ TEST_F(FilesCommand, PutReplacesAndRemoveReturnsTheSpace) {
   EXPECT_EQ(run({"files", "rm", pool(), "file"}).code, 1);
   EXPECT_EQ(run({"files", "cat", pool(), "file"}).code, 1);
   EXPECT_EQ(run({"files", "ls", pool()}).out, "");
+  EXPECT_EQ(run({"pool", "check", pool()}).code, 0);
+}
+
+TEST_F(FilesCommand, DirectoriesGoInAndComeOutWithWhatIsInThem) {
+  std::filesystem::create_directories(path("in/deep/empty"));
+  write_file("in/one", "1");
+  write_file("in/deep/two", std::string(100'000, '2'));
+  const Result refused = run({"files", "put", "--capacity", "16M", pool(), path("in"), "db"});
+  EXPECT_NE(refused.code, 0);
+  EXPECT_NE(refused.err.find("--recursive"), std::string::npos) << refused.err;
+  EXPECT_FALSE(std::filesystem::exists(pool()));
+  EXPECT_EQ(
+      run({"files", "put", "--recursive", "--capacity", "16M", pool(), path("in"), "a/db"}).code,
+      0);
+  const std::string all = run({"files", "ls", "--recursive", pool()}).out;
+  for (const char* name : {"a/db/one", "a/db/deep/two", "a/db/deep/empty/"}) {
+    EXPECT_NE(all.find(name), std::string::npos) << all;
+  }
+  EXPECT_NE(run({"files", "get", pool(), "a/db", path("out")}).code, 0);
+  EXPECT_EQ(run({"files", "get", "--recursive", pool(), "a", path("out")}).code, 0);
+  EXPECT_EQ(read_file("out/db/one"), "1");
+  EXPECT_EQ(read_file("out/db/deep/two"), std::string(100'000, '2'));
+  EXPECT_TRUE(std::filesystem::is_directory(path("out/db/deep/empty")));
+  EXPECT_EQ(run({"files", "get", "--recursive", pool(), "/", path("whole")}).code, 0);
+  EXPECT_EQ(read_file("whole/a/db/one"), "1");
+  // One file, as without.
+  EXPECT_EQ(run({"files", "put", "--recursive", pool(), path("in/one"), "single"}).code, 0);
+  EXPECT_EQ(run({"files", "get", "--recursive", pool(), "single", path("single")}).code, 0);
+  EXPECT_EQ(read_file("single"), "1");
+  // What is no file is not left out in silence.
+  std::filesystem::create_symlink("nowhere", path("in/deep/link"));
+  EXPECT_NE(run({"files", "put", "--recursive", pool(), path("in"), "b"}).code, 0);
   EXPECT_EQ(run({"pool", "check", pool()}).code, 0);
 }
 

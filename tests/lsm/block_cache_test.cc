@@ -701,11 +701,11 @@ TEST_F(BlockCaches, ManyThreadsSeeWhatBelongsToTheirKeys) {
       BlockCache::create(pool, "cache", {.capacity_bytes = kCacheMiB / 4, .segment_bytes = 16384});
   std::atomic<uint64_t> hits{0};
   std::vector<std::thread> threads;
-  for (uint64_t thread = 0; thread < 4; ++thread) {
+  for (uint64_t thread = 0; thread < 8; ++thread) {
     threads.emplace_back([&, thread] {
       Random random(base_seed() + thread);
       std::string found;
-      for (uint64_t i = 0; i < scaled(8000); ++i) {
+      for (uint64_t i = 0; i < scaled(4000); ++i) {
         const uint64_t number = random.below(500);
         if (random.chance(2)) {
           cache.erase(block_key(number));

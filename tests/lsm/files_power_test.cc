@@ -8,12 +8,15 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <string>
 
 #include "lsm/file_model.h"
+#include "lsm/files/layout.h"
 #include "perdure/files.h"
+#include "pm/checksum.h"
 #include "pm/pool_impl.h"
 #include "support/child.h"
 #include "support/errors.h"
@@ -341,6 +344,40 @@ TEST_F(FilesPower, WordsThatShouldBeZeroAreJudged) {
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << error.what();
       }
+    }
+  }
+}
+
+// A pool that somebody has made up: a name that leads elsewhere, with a checksum that fits.
+TEST_F(FilesPower, NamesThatLeadElsewhereAreRefused) {
+  const std::string name = "a-file-of-its-own";
+  {
+    Pool pool = Pool::open(path(), small_pool());
+    Files::open(pool, "files").create_file(name);
+  }
+  const std::string image = read_file(path());
+  const size_t at = image.find(name) - offsetof(files::NameRecord, name);
+  const std::string magic(reinterpret_cast<const char*>(&files::kRootMagic), sizeof(uint64_t));
+  files::Root root;
+  std::memcpy(&root, image.data() + image.find(magic) - offsetof(index::RootSeal, magic),
+              sizeof root);
+  for (const std::string& other :
+       {name, std::string(".."), std::string("."), std::string("../x"), std::string("a\0b", 3)}) {
+    files::NameRecord record;
+    std::memcpy(static_cast<void*>(&record), image.data() + at, sizeof record);
+    std::memset(record.name, 0, sizeof record.name);
+    std::memcpy(record.name, other.data(), other.size());
+    record.name_bytes = static_cast<uint16_t>(other.size());
+    record.checksum = pm::checksum64(&record, offsetof(files::NameRecord, checksum), root.salt);
+    std::string changed = image;
+    changed.replace(at, sizeof record, reinterpret_cast<const char*>(&record), sizeof record);
+    write_file(path(), changed);
+    Pool pool = Pool::open(path(), small_pool());
+    if (other == name) {
+      EXPECT_TRUE(Files::open(pool, "files").find(name).has_value());
+    } else {
+      EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, "name", [&] { Files::open(pool, "files"); }))
+          << other;
     }
   }
 }

@@ -217,6 +217,7 @@ TEST_F(FilesTest, StatisticsWhileFilesComeAndGo) {
 }
 
 TEST_F(FilesTest, LocksAreTakenOnce) {
+  files_.make_directory("/db");
   EXPECT_TRUE(files_.lock("/LOCK"));
   EXPECT_FALSE(files_.lock("/LOCK"));
   files_.unlock("/LOCK");
@@ -228,6 +229,10 @@ TEST_F(FilesTest, LocksAreTakenOnce) {
   files_.unlock("db//LOCK");
   EXPECT_TRUE(files_.lock("/db/LOCK"));
   EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, "..", [&] { files_.lock("/db/../LOCK"); }));
+  write("/db/file", "x");
+  EXPECT_TRUE(fails_with(ErrorCode::kNotFound, "/none", [&] { files_.lock("/none/LOCK"); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kNotAFile, "/db", [&] { files_.lock("/db"); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kNotAFile, "file", [&] { files_.lock("/db/file/LOCK"); }));
 }
 
 TEST_F(FilesTest, AFullPoolRefusesAndChangesNothing) {

@@ -306,6 +306,9 @@ std::string FileSystem::spelling_of(std::string_view path) const {
 
 bool FileSystem::lock(std::string_view path) {
   const std::lock_guard lock(names_mutex_);
+  const Place place = place_of(path);
+  if (place.leaf.empty() || (place.node && place.node->directory))
+    fail(ErrorCode::kNotAFile, path, "is a directory");
   return locks_.insert(spelling_of(path)).second;
 }
 

@@ -6,11 +6,21 @@
 #include <cstring>
 #include <iterator>
 #include <random>
+#include <string_view>
 
 #include "lsm/files/file_system.h"
 #include "pm/checksum.h"
 
 namespace perdure::files {
+namespace {
+
+// Whether a path can lead to it, and nowhere else: who copies files out of a pool goes by it.
+bool is_name(std::string_view name) {
+  constexpr std::string_view kNone("/\0", 2);
+  return name != "." && name != ".." && name.find_first_of(kNone) == std::string_view::npos;
+}
+
+}  // namespace
 
 std::shared_ptr<FileSystem> FileSystem::create(pm::PoolImpl& pool, const std::string& name) {
   pool.require_writable();
@@ -156,6 +166,7 @@ std::shared_ptr<Node> FileSystem::read_inode(uint32_t number, uint64_t offset,
   const NameRecord& name = inode.name;
   if (name.checksum != pm::checksum64(&name, offsetof(NameRecord, checksum), root_.salt) ||
       name.number != number || name.name_bytes == 0 || name.name_bytes > kNameBytesMax ||
+      !is_name({name.name, name.name_bytes}) ||
       (name.kind != FileKind::kFile && name.kind != FileKind::kDirectory)) {
     damaged(number, "its name is damaged");
   }

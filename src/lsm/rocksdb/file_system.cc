@@ -9,6 +9,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <mutex>
 #include <string_view>
 
@@ -248,6 +249,15 @@ class PoolFileSystem final : public rocksdb::FileSystem {
       *result = std::make_unique<PoolWritableFile>(name, options, files_.append_file(name));
     });
   }
+  // The one that is reused is a log that nobody needs any more. RocksDB may not have closed it yet:
+  // its writer keeps what it has, and another file takes its place.
+  IOStatus ReuseWritableFile(const std::string& name, const std::string& old,
+                             const FileOptions& options,
+                             std::unique_ptr<rocksdb::FSWritableFile>* result,
+                             IODebugContext* debug) override {
+    const IOStatus removed = remove(old, false);
+    return removed.ok() ? NewWritableFile(name, options, result, debug) : removed;
+  }
   IOStatus NewDirectory(const std::string& name, const IOOptions& /*options*/,
                         std::unique_ptr<rocksdb::FSDirectory>* result,
                         IODebugContext* /*debug*/) override {
@@ -329,6 +339,24 @@ class PoolFileSystem final : public rocksdb::FileSystem {
     return status_of(from, [&] { files_.rename(from, to); });
   }
 
+  // There are no links.
+  IOStatus NumFileLinks(const std::string& name, const IOOptions& /*options*/, uint64_t* links,
+                        IODebugContext* /*debug*/) override {
+    return status_of(name, [&] {
+      require(name);
+      *links = 1;
+    });
+  }
+  IOStatus AreFilesSame(const std::string& first, const std::string& second,
+                        const IOOptions& /*options*/, bool* same,
+                        IODebugContext* /*debug*/) override {
+    return status_of(first, [&] {
+      require(first);
+      require(second);
+      *same = spelling_of(first) == spelling_of(second);
+    });
+  }
+
   IOStatus LockFile(const std::string& name, const IOOptions& /*options*/, rocksdb::FileLock** lock,
                     IODebugContext* /*debug*/) override {
     *lock = nullptr;
@@ -361,6 +389,10 @@ class PoolFileSystem final : public rocksdb::FileSystem {
   }
 
  private:
+  // All spellings of a path are one.
+  static std::string spelling_of(const std::string& path) {
+    return (std::filesystem::path("/" + path) / "").lexically_normal().string();
+  }
   FileInfo require(const std::string& name) const {
     const auto info = files_.find(name);
     if (!info) throw Error(ErrorCode::kNotFound, "is not there");

@@ -3,17 +3,19 @@
 #include <rocksdb/file_system.h>
 #include <rocksdb/utilities/object_registry.h>
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <map>
 #include <mutex>
 #include <string_view>
 
+#include "perdure/error.h"
+
 namespace perdure::lsm {
 namespace {
 
 constexpr std::string_view kScheme = "perdure";
-constexpr std::string_view kSeparator = "://";
 
 // "64M", "4G". Throws kInvalidArgument.
 uint64_t parse_capacity(const std::string& text) {
@@ -29,6 +31,17 @@ uint64_t parse_capacity(const std::string& text) {
                 "the capacity \"" + text + "\" of a pool is none; give one such as 64M or 4G");
   }
   return number << (10 * power);
+}
+
+// Of a URI without its capacity. Throws kInvalidArgument.
+std::string path_of(const std::string& uri) {
+  const std::string begin = std::string(kScheme) + "://";
+  if (!uri.starts_with(begin) || uri.size() == begin.size()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "\"" + uri + "\" names no pool; give one such as perdure:///dev/shm/db.pool");
+  }
+  // All spellings are one, as a pool is opened once.
+  return std::filesystem::weakly_canonical(uri.substr(begin.size())).string();
 }
 
 PoolOfUri open_or_create(const std::string& path, uint64_t capacity_bytes) {
@@ -55,7 +68,7 @@ rocksdb::FileSystem* make(const std::string& uri, std::unique_ptr<rocksdb::FileS
 const bool kRegistered = [] {
   rocksdb::ObjectLibrary::Default()->AddFactory<rocksdb::FileSystem>(
       rocksdb::ObjectLibrary::PatternEntry(std::string(kScheme), false)
-          .AddSeparator(std::string(kSeparator)),
+          .AddSeparator(":", false),  // what is wrong behind it is told
       make);
   return true;
 }();
@@ -66,12 +79,10 @@ std::shared_ptr<PoolOfUri> pool_of_uri(const std::string& uri) {
   static_cast<void>(kRegistered);
   static std::mutex mutex;
   static std::map<std::string, std::weak_ptr<PoolOfUri>> open;
-  std::string path = uri.substr(kScheme.size() + kSeparator.size());
-  uint64_t capacity_bytes = PoolOptions().capacity_bytes;
-  if (const size_t mark = path.find('?'); mark != std::string::npos) {
-    capacity_bytes = parse_capacity(path.substr(mark + 1));
-    path.resize(mark);
-  }
+  const size_t mark = std::min(uri.find('?'), uri.size());
+  const std::string path = path_of(uri.substr(0, mark));
+  const uint64_t capacity_bytes =
+      mark == uri.size() ? PoolOptions().capacity_bytes : parse_capacity(uri.substr(mark + 1));
   const std::lock_guard lock(mutex);
   std::weak_ptr<PoolOfUri>& known = open[path];
   if (std::shared_ptr<PoolOfUri> there = known.lock()) return there;

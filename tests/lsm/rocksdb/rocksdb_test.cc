@@ -365,6 +365,63 @@ TEST_F(RocksDb, CallsThatAskTooMuchAreErrors) {
   }
 }
 
+// RocksDB takes an obsolete log for its next one, and closes its old writer after that.
+TEST_F(RocksDb, ALogIsReusedWhileItsLastWriterHasItOpen) {
+  const Place place(path(), kCapacity);
+  rocksdb::FileSystem& system = *place.env->GetFileSystem();
+  std::unique_ptr<rocksdb::FSWritableFile> last;
+  ASSERT_TRUE(system.NewWritableFile("/1.log", {}, &last, nullptr).ok());
+  ASSERT_TRUE(last->Append("obsolete", {}, nullptr).ok());
+  ASSERT_TRUE(last->Flush({}, nullptr).ok());
+  std::unique_ptr<rocksdb::FSWritableFile> next;
+  const rocksdb::IOStatus status = system.ReuseWritableFile("/2.log", "/1.log", {}, &next, nullptr);
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  ASSERT_TRUE(next->Append("new", {}, nullptr).ok());
+  EXPECT_TRUE(last->Close({}, nullptr).ok());
+  EXPECT_TRUE(next->Close({}, nullptr).ok());
+  EXPECT_TRUE(system.FileExists("/1.log", {}, nullptr).IsNotFound());
+  std::string read;
+  ASSERT_TRUE(rocksdb::ReadFileToString(place.env.get(), "/2.log", &read).ok());
+  EXPECT_EQ(read, "new");
+  EXPECT_TRUE(system.ReuseWritableFile("/3.log", "/1.log", {}, &next, nullptr).IsPathNotFound());
+  EXPECT_TRUE(system.FileExists("/3.log", {}, nullptr).IsNotFound());
+}
+
+// What RocksDB's BlobDB asks when it is opened, and its file manager before it cuts a file.
+TEST_F(RocksDb, TellsWhetherFilesAreTheSame) {
+  const Place place(path(), kCapacity);
+  rocksdb::Env& env = *place.env;
+  ASSERT_TRUE(env.CreateDir("/db").ok());
+  for (const char* name : {"/db/f", "/db/g"}) {
+    ASSERT_TRUE(rocksdb::WriteStringToFile(&env, "x", name).ok());
+  }
+  bool same = false;
+  for (const char* spelling : {"/db/f", "db/f", "//db/./f"}) {
+    ASSERT_TRUE(env.AreFilesSame("/db/f", spelling, &same).ok());
+    EXPECT_TRUE(same) << spelling;
+  }
+  ASSERT_TRUE(env.AreFilesSame("/db", "/db/", &same).ok());
+  EXPECT_TRUE(same);
+  ASSERT_TRUE(env.AreFilesSame("/db/f", "/db/g", &same).ok());
+  EXPECT_FALSE(same);
+  EXPECT_TRUE(env.AreFilesSame("/db/f", "/none", &same).IsPathNotFound());
+  uint64_t links = 0;
+  ASSERT_TRUE(env.NumFileLinks("/db/f", &links).ok());
+  EXPECT_EQ(links, 1U);
+  EXPECT_TRUE(env.NumFileLinks("/none", &links).IsPathNotFound());
+}
+
+// Else a database that is not there, or a file, could be destroyed without an error.
+TEST_F(RocksDb, ALockNeedsItsDirectory) {
+  const Place place(path(), kCapacity);
+  rocksdb::FileLock* lock = nullptr;
+  EXPECT_TRUE(place.env->LockFile("/none/LOCK", &lock).IsPathNotFound());
+  EXPECT_EQ(lock, nullptr);
+  ASSERT_TRUE(rocksdb::WriteStringToFile(place.env.get(), "x", "/file").ok());
+  EXPECT_TRUE(rocksdb::DestroyDB("/file", place.options()).IsIOError());
+  EXPECT_TRUE(place.env->FileExists("/file").ok());
+}
+
 TEST_F(RocksDb, TwoQueueLooksUpWithoutAllocating) {
   const std::shared_ptr<rocksdb::Cache> cache = rocksdb_2q_cache({.capacity_bytes = 1 << 20});
   const rocksdb::Slice key("sixteen bytes it");
@@ -486,9 +543,11 @@ TEST_F(RocksDb, APoolIsFoundByItsName) {
   EXPECT_EQ(place.pool.info().capacity_bytes, uint64_t{64} << 20);
   EXPECT_EQ(contents_of(*place.open_db()), (Model{{"key", "value"}}));
   // What cannot be opened is an error in words.
-  for (const std::string wrong : {"perdure:///no/such/folder/pool", "perdure:///tmp/pool?many"}) {
+  for (const std::string wrong : {"perdure:///no/such/folder/pool", "perdure:///tmp/pool?many",
+                                  "perdure://", "perdure:/tmp/pool"}) {
     status = rocksdb::Env::CreateFromUri({}, "", wrong, &env, &guard);
-    EXPECT_FALSE(status.ok());
+    EXPECT_TRUE(status.IsInvalidArgument()) << status.ToString();
+    EXPECT_EQ(status.ToString().find("Could not load"), std::string::npos) << status.ToString();
   }
 }
 
