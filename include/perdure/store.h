@@ -433,7 +433,10 @@ class Store {
   // without `async` does. Cost: one allocation, and a message if another worker owns the partition.
   // async_apply() and async_remove_prefix() stop the worker for as long as the calls without would.
   // A task may make the calls without `async`, too, and await those of another store: its worker
-  // waits. `version`, if given, is set if the record is there; it must outlive the call.
+  // waits, and those who call meanwhile do the worker's work in its place, so that tasks of two
+  // stores may wait for each other. Only its own tasks wait with it; so tasks of two stores that
+  // run() tasks of each other may wait for ever. `version`, if given, is set if the record is
+  // there; it must outlive the call.
   Task<std::optional<std::string>> async_get(std::string key, uint64_t* version = nullptr) const;
   Task<bool> async_contains(std::string key) const;
   Task<uint64_t> async_put(std::string key, std::string value, std::optional<Time> expires = {});

@@ -18,6 +18,8 @@ class StoreImpl::HeldShards {
  public:
   HeldShards(const StoreImpl& store, std::vector<uint32_t> numbers) : store_(store) {
     store.end_own_batch();
+    // A task of another store has latches of that one, for which who has some of these may wait.
+    const Runtime::Away away(store.runtime_.get());
     std::ranges::sort(numbers);
     numbers.erase(std::ranges::unique(numbers).begin(), numbers.end());
     numbers_ = std::move(numbers);

@@ -2,6 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -227,6 +231,75 @@ TEST_P(StoreTaskTest, ATaskMayAwaitAnotherStore) {
   for (int i = 0; i < 200; ++i) from.put(std::to_string(i), std::to_string(i * i));
   from.run(copy_all(from, to));
   for (int i = 0; i < 200; ++i) EXPECT_EQ(to.get(std::to_string(i)), std::to_string(i * i));
+}
+
+// Ends the process if it is still there after a minute: threads that wait for each other for ever
+// cannot be ended.
+class Watchdog {
+ public:
+  Watchdog() {
+    thread_ = std::thread([this] {
+      std::unique_lock lock(mutex_);
+      if (!ended_.wait_for(lock, std::chrono::minutes(1), [this] { return over_; })) std::abort();
+    });
+  }
+  ~Watchdog() {
+    {
+      const std::lock_guard lock(mutex_);
+      over_ = true;
+    }
+    ended_.notify_one();
+    thread_.join();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool over_ = false;
+  std::thread thread_;
+};
+
+// Calls of another store, of all the ways that make a worker wait, beside some of the task's own.
+// `runs`: also such that only the other's own thread can do.
+Task<void> use_both(Store& own, Store& other, int number, int count, bool runs) {
+  const std::string name = std::to_string(number) + "/";
+  for (int i = 0; i < count; ++i) {
+    const std::string key = name + std::to_string(i);
+    co_await other.async_put(key, "1");
+    other.put(key, "2");
+    co_await own.async_put("own" + key, "3");
+    EXPECT_EQ(co_await other.async_get(key), "2");
+    if (i % 8 == 0) {
+      Store::Batch batch;
+      for (int j = 0; j < 10; ++j) batch.put(name + "batch" + std::to_string(j), "4");
+      other.apply(batch);
+      EXPECT_EQ(other.snapshot().get(name + "batch9"), "4");
+      if (runs) {
+        EXPECT_EQ(other.run(other.async_get(key)), "2");
+      }
+    }
+  }
+}
+
+TEST_P(StoreTaskTest, WorkersOfTwoStoresMayWaitForEachOther) {
+  constexpr int kCount = 400;
+  const Watchdog watchdog;
+  Pool pool = make_pool();
+  Store one = Store::create(pool, "one", options());
+  Store two = Store::create(pool, "two", options());
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 6; ++i) {
+    threads.emplace_back([&, i] {
+      if (i % 2 == 0) {
+        one.run(use_both(one, two, i, kCount, true));
+      } else {
+        two.run(use_both(two, one, i, kCount, false));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const int i : {1, 3, 5}) EXPECT_EQ(one.get(std::to_string(i) + "/399"), "2");
+  for (const int i : {0, 2, 4}) EXPECT_EQ(two.get(std::to_string(i) + "/399"), "2");
 }
 
 Task<void> put_some(Store& store, int number) {

@@ -97,7 +97,20 @@ void Runtime::wait_for_spawned() const noexcept {
   }
 }
 
-void Runtime::wait(Waiter& waiter) noexcept { waiter.wait(0, state_->options.spin_ns); }
+void Runtime::wait(Waiter& waiter) noexcept {
+  const Away away(this);
+  waiter.wait(0, state_->options.spin_ns);
+}
+
+Runtime::Away::Away(const Runtime* asked) noexcept : worker_(Worker::here()) {
+  const bool is_other =
+      worker_ != nullptr && (asked == nullptr || !worker_->belongs_to(*asked->state_));
+  if (!is_other || !worker_->leave_task()) worker_ = nullptr;
+}
+
+Runtime::Away::~Away() {
+  if (worker_ != nullptr) worker_->come_back_to_task();
+}
 
 void Runtime::call(Request& request) {
   Request* const one = &request;
@@ -107,6 +120,7 @@ void Runtime::call(Request& request) {
 
 void Runtime::call(std::span<Request* const> requests) {
   assert(Worker::here() == nullptr || !Worker::here()->belongs_to(*state_));
+  const Away away(this);
   Client& client = state_->clients->mine();
   const auto total = static_cast<uint32_t>(requests.size());
   Waiter waiter(total);
@@ -153,12 +167,17 @@ void Runtime::serve_until(Waiter& waiter, uint32_t left_max, uint64_t workers) n
   };
   if (spin_until(served, state_->options.spin_ns)) return;
   state_->ring_doorbells(workers);
-  waiter.wait(left_max, 0);
+  if (Worker::here() == nullptr) return waiter.wait(left_max, 0);
+  // A worker of another runtime, for which who is to wake it may wait.
+  while (!served()) pause_briefly();
 }
 
 void Runtime::send_from_client(Request& request, uint32_t worker) {
+  const Away away(this);
   Client& client = state_->clients->mine();
-  while (!client.push(request, worker)) pause_briefly();
+  while (!client.push(request, worker)) {
+    if (!state_->workers[worker]->serve_if_free()) pause_briefly();
+  }
   state_->ring_doorbells(uint64_t{1} << (worker % 64));
 }
 

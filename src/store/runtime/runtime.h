@@ -15,6 +15,11 @@
 // no wake-up; and where there are more threads than processors, those that run serve each other,
 // and none waits for a worker to get a processor. Tasks run in the worker's own thread alone.
 //
+// A task that calls another runtime makes its thread wait. Its worker's turn is free meanwhile: so
+// workers of several runtimes may wait for each other, in a circle, too. One of them that finds a
+// turn taken tries again until it has its answer, and does not rely on being woken: whoever has
+// that turn may be about to wait for it. Only a task's end needs the worker's own thread.
+//
 // Order. The requests of one call for one partition run in the order of the call, unless the
 // partition leaves its worker and comes back to it during the call. The requests of the tasks of
 // one worker for one partition run in the order in which they were submitted, unless the partition
@@ -119,6 +124,22 @@ class Runtime {
   // worker awaits the end of the batch: what a task has seen is durable, and may be told to others.
   // Otherwise the task is suspended until the end of the batch.
   Submission submit(Request& request) noexcept;
+
+  // As long as it lives, others may serve the worker whose task the calling thread runs, if that is
+  // one of another runtime; else it does nothing. Who is away may wait for threads that wait for
+  // this worker. What the worker has run is complete before, and durable: the fence is this
+  // thread's.
+  class Away {
+   public:
+    // From whom the thread wants something; null: from nobody's workers.
+    explicit Away(const Runtime* asked) noexcept;
+    ~Away();
+    Away(const Away&) = delete;
+    Away& operator=(const Away&) = delete;
+
+   private:
+    Worker* worker_;
+  };
 
   class YieldAwaiter;
   // From a task: `co_await runtime.yield()` lets the worker take messages and run other tasks.

@@ -94,6 +94,20 @@ bool Worker::serve_if_free() noexcept {
   return true;
 }
 
+// All latches that the batch has go with its end: others may want them.
+bool Worker::leave_task() noexcept {
+  if (!std::exchange(in_task_, false)) return false;
+  finish_batch();
+  state_.ring_doorbells(std::exchange(to_wake_, 0));
+  give_turn(this);
+  return true;
+}
+
+void Worker::come_back_to_task() noexcept {
+  take_turn();
+  in_task_ = true;
+}
+
 // Before the first message, whoever serves it.
 void Worker::begin() noexcept {
   if (has_begun_) return;
@@ -213,7 +227,9 @@ void Worker::run(Request& request) noexcept {
 }
 
 bool Worker::run_for_task(Request& request) noexcept {
+  in_task_ = false;
   run(request);
+  in_task_ = true;
   return !wrote_;
 }
 
@@ -239,7 +255,9 @@ bool Worker::resume_tasks() noexcept {
     resumed_.add(1);
     Request& resumption = ready.pop();
     gathers_ = !ready.empty() || !gathered_.empty();
+    in_task_ = true;
     resumption.waiting_.resume();
+    in_task_ = false;
   }
   gathers_ = false;
   std::array<Request*, kPopped> group;

@@ -80,6 +80,10 @@ class alignas(64) Worker {
   // A thread that waits for what it has sent, and has no turn of this runtime: if nobody has this
   // one, takes it and serves what has come. Returns whether it was free.
   bool serve_if_free() noexcept;
+  // The worker's own thread, of which others do the work until it comes back. Returns whether it
+  // runs a task; else nothing happens: what it runs may be half done.
+  bool leave_task() noexcept;
+  void come_back_to_task() noexcept;
   // Any thread, after it pushed and executed a sequentially consistent fence.
   void wake_if_asleep() noexcept {
     if (asleep_.load(std::memory_order_relaxed) != 0 &&
@@ -157,6 +161,7 @@ class alignas(64) Worker {
   bool has_begun_ = false;  // has its first partitions
   bool wrote_ = false;      // in this batch
   bool gathers_ = false;
+  bool in_task_ = false;      // its own thread is in a task, and not in a request of it
   uint32_t first_ring_ = 0;   // in the next round
   uint32_t until_timed_ = 0;  // requests, until one is timed
   uint32_t timed_stride_ = 1;
