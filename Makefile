@@ -33,7 +33,7 @@ FIXED_ADDRESSES = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 # the longest of the single tests.
 MORE = '_more( |$$)|/GalleryTwin/|ManyNamesCrash|/Store(Pm)?IndexDamageTest/|/StoreCacheTest/|$\
 /StorePowerTest/Pm|/Backup/tmpfs_large|^(BlockCacheCrash[.]Flushes|BufferStudyCommand[.]StandsBeside|DamagedPool[.]EveryCommandEnds|DatabasePower[.]|$\
-DropCrash[.]Most|LongDrop[.]|LsmStudyCommand[.]HasItsFigures|ManyStructures[.]AsMany|Mutation[.]TakesWhat|$\
+DropCrash[.]Most|LongDrop[.]|LsmStudyCommand[.]HasItsFigures|ManyStructures[.]AsMany|[.]WhatNothingMisses|$\
 RangeStudyCommand[.](Ends|GoesOn|Measures)|Sheaf[.]A(ProcessDies|FullPool)|StudyCommand[.]Counts)'
 # Those that explore as many crashes as they are told to.
 CRASHES = '(Catalog|Growth|Bulk|Rare|Database|Store)Crash[./]|(Drop|Files|Transaction)Crash[.]EveryState'

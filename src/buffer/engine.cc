@@ -10,13 +10,13 @@
 #include <chrono>
 #include <cstring>
 #include <random>
-#include <system_error>
 #include <unordered_map>
 
 #include "buffer/btree/tree.h"
 #include "pm/checksum.h"
 #include "pm/drop.h"
 #include "pm/pause.h"
+#include "pm/thread.h"
 
 namespace perdure::buffer {
 
@@ -566,8 +566,10 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
   if (options.background) buffer_->expect_prefetch();
   format_pages();
   try {
-    if (options.background) background_ = std::thread([this] { work_in_background(); });
-  } catch (const std::system_error&) {
+    if (options.background) {
+      background_ = pm::start_thread("a database", [this] { work_in_background(); });
+    }
+  } catch (const Error&) {
     // No thread is to be had: those who ask and commit do it all.
     buffer_->give_up_prefetch();
   }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "perdure/error.h"
+#include "pm/thread.h"
 
 namespace perdure::cli {
 namespace {
@@ -26,9 +27,11 @@ uint64_t bytes_of(const Value& value) {
 
 LoadLane::LoadLane(AnyIndex& index, const LoadOptions& options, const std::string& source_name,
                    std::atomic<bool>& failed)
-    : index_(index), options_(options), source_name_(source_name), failed_(failed), thread_([this] {
-        work();
-      }) {}
+    : index_(index),
+      options_(options),
+      source_name_(source_name),
+      failed_(failed),
+      thread_(pm::start_thread("the load", [this] { work(); })) {}
 
 LoadLane::~LoadLane() { finish(); }
 

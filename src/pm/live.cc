@@ -29,6 +29,7 @@
 #include "pm/backup.h"
 #include "pm/pool_impl.h"
 #include "pm/system_error.h"
+#include "pm/thread.h"
 
 namespace perdure::pm {
 
@@ -325,8 +326,10 @@ LiveService::LiveService(const PoolImpl& pool, int file) : pool_(pool), process_
     ::sigdelset(&blocked, fault);
   ::pthread_sigmask(SIG_SETMASK, &blocked, &before);
   try {
-    if (listener_ >= 0 && stop_fd_ >= 0) thread_ = std::thread([this] { run(); });
-  } catch (const std::system_error&) {  // no thread to be had: nobody answers
+    if (listener_ >= 0 && stop_fd_ >= 0) {
+      thread_ = start_thread("perdure live", [this] { run(); });
+    }
+  } catch (const Error&) {  // no thread to be had: nobody answers
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (thread_.joinable()) return;

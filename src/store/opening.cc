@@ -5,14 +5,13 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
-#include <mutex>
 #include <new>
 #include <optional>
 #include <span>
-#include <system_error>
 #include <thread>
 #include <vector>
 
+#include "pm/thread.h"
 #include "store/store_impl.h"
 
 namespace perdure::store {
@@ -23,27 +22,14 @@ std::atomic<void (*)(uint32_t number)> StoreImpl::before_recovery{nullptr};
 template <typename Work>
 void StoreImpl::side_by_side(uint32_t threads, Work work_on) const {
   std::atomic<uint32_t> next{0};
-  std::mutex mutex;
-  std::exception_ptr failure;
-  const auto work = [&] {
+  pm::in_threads(threads, [&](uint32_t) {
     try {
       for (uint32_t i = 0; (i = next.fetch_add(1)) < shards_.size();) work_on(i);
     } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (!failure) failure = std::current_exception();
       next.store(root_.partitions);
+      throw;
     }
-  };
-  std::vector<std::thread> others;
-  try {
-    for (uint32_t i = 1; i < threads; ++i) others.emplace_back(work);
-  } catch (const std::system_error&) {
-    // Fewer will do.
-  } catch (const std::bad_alloc&) {
-  }
-  work();
-  for (std::thread& thread : others) thread.join();
-  if (failure) std::rethrow_exception(failure);
+  });
 }
 
 // A batch over several partitions may be unfinished where it was the last write of each that has
@@ -156,12 +142,12 @@ void StoreImpl::recover(Pool& its_pool, uint32_t threads, bool serve_early) {
   openers_.reserve(threads);
   try {
     for (const uint32_t first : firsts) {
-      openers_.emplace_back([this, work, first] {
+      openers_.push_back(pm::start_thread("opening a store", [this, work, first] {
         recover_begun(first);
         work();
-      });
+      }));
     }
-  } catch (const std::system_error&) {
+  } catch (const Error&) {
     // Fewer will do, and without any each partition is recovered by who needs it.
     for (const uint32_t first : firsts.subspan(openers_.size())) {
       shards_[first]->opening.store(Opening::kWaiting);

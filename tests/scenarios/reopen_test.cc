@@ -3,6 +3,7 @@
 #include <string>
 
 #include "support/child.h"
+#include "support/no_threads.h"
 #include "support/scenario.h"
 
 namespace perdure::test {
@@ -182,6 +183,31 @@ TEST_P(ParallelRecovery, FindsTheSameWithAnyNumberOfThreads) {
     EXPECT_FALSE(store.pool.info().clean);
     ASSERT_EQ(difference(store.typed(), model, keys), "") << threads << " threads";
     ASSERT_EQ(faults_and_leaks(store.pool, {store.index.get()}), "") << threads << " threads";
+  }
+}
+
+// Threads make it faster, no more: a process that may have none opens, writes and closes.
+TEST_P(ParallelRecovery, NeedsNoThread) {
+  constexpr uint64_t kKeys = 5000;
+  const PoolOptions options = pool_options(MiB(256));
+  create_store(pool_path(), options, GetParam(), {}).close();
+  Model model;
+  for (uint64_t round = 0; round < 2; ++round) {
+    for (uint64_t i = 0; i < kKeys; ++i) model[random_.below(kKeys)] = i;
+    const std::string wrong = in_crashing_child([&]() -> std::string {
+      const NoThreads none;
+      const auto* store =
+          new Store(open_store(pool_path(), options, {{kOption, "8"}}));  // never closed
+      for (const auto& [key, value] : model) store->typed().upsert(key, value);
+      return {};
+    });
+    ASSERT_EQ(wrong, "");
+    const NoThreads none;
+    Store store = open_store(pool_path(), options, {{kOption, "8"}});
+    EXPECT_FALSE(store.pool.info().clean);
+    ASSERT_EQ(difference(store.typed(), model, kKeys), "");
+    ASSERT_EQ(faults_and_leaks(store.pool, {store.index.get()}), "");
+    store.close();
   }
 }
 

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <set>
 #include <string>
 
 #include "lab/crash/explorer.h"
+#include "lab/crash/mutation.h"
 #include "lab/crash/sites.h"
 #include "support/scale.h"
 
@@ -61,6 +63,25 @@ void explore_briefly(const Run& run, Subject& subject, uint64_t least, uint32_t 
   const Exploration result = explore(run, subject, options, verdicts);
   report_findings(run, result);
   EXPECT_GT(result.states, part_of(least));
+}
+
+// The flushes and fences at places that contain `part` which can be dropped without a finding:
+// "fence TornBitLog::replay". Deaths are aimed at what survives the rest.
+inline std::multiset<std::string> survivors_of(const Run& run, Subject& subject,
+                                               const ExploreOptions& options,
+                                               const std::string& part) {
+  Verdicts verdicts;
+  const Exploration whole = explore(run, subject, options, verdicts);
+  report_findings(run, whole);
+  Mutations mutations(part);
+  mutations.add(run, subject, options, whole, verdicts, {});
+  std::multiset<std::string> survivors;
+  for (const MutationSite& site : mutations.result().sites) {
+    if (site.killed) continue;
+    const std::string function = site.place.substr(site.place.find(' ') + 1);
+    survivors.insert(std::string(to_string(site.kind)) + " " + function);
+  }
+  return survivors;
 }
 
 }  // namespace perdure::lab::crash

@@ -2,10 +2,10 @@
 #include <fmt/core.h>
 
 #include <cstring>
-#include <exception>
 #include <thread>
 
 #include "index/fptree/core.h"
+#include "pm/thread.h"
 
 namespace perdure::index::fptree {
 
@@ -65,30 +65,20 @@ void Core<Content>::rebuild(uint32_t threads) {
   std::vector<std::vector<Item>> found(threads);
   std::vector<std::vector<LeafRef*>> empty(threads);
   std::atomic<size_t> next{0};
-  std::mutex mutex;
-  std::exception_ptr failure;
   const auto work = [&](uint32_t number) {
-    try {
-      for (size_t i = next++; i < groups.size(); i = next++) {
-        read_group(*groups[i], found[number], empty[number]);
-      }
-      if (!pool_.read_only()) memory_.fence();  // the bitmaps, before any slot is written to
-      std::sort(found[number].begin(), found[number].end(), smaller);
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      failure = std::current_exception();
+    for (size_t i = next++; i < groups.size(); i = next++) {
+      read_group(*groups[i], found[number], empty[number]);
     }
+    if (!pool_.read_only()) memory_.fence();  // the bitmaps, before any slot is written to
+    std::sort(found[number].begin(), found[number].end(), smaller);
   };
-  {
-    std::vector<std::jthread> helpers;
-    for (uint32_t i = 1; i < threads; ++i) helpers.emplace_back(work, i);
-    work(0);
-  }
-  if (failure) {
+  try {
+    pm::in_threads(threads, work);
+  } catch (...) {
     for (const auto& some : found) {
       for (const Item& item : some) InnerNodes::forget(item.separator);
     }
-    std::rethrow_exception(failure);
+    throw;
   }
   std::vector<Item> items = std::move(found[0]);
   for (uint32_t i = 1; i < threads; ++i) {

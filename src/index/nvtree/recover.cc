@@ -2,10 +2,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <exception>
 #include <thread>
 
 #include "index/nvtree/core.h"
+#include "pm/thread.h"
 
 namespace perdure::index::nvtree {
 
@@ -19,24 +19,11 @@ void in_parallel(uint32_t threads, uint64_t count, Work work) {
   const uint64_t parts = (count + kLeavesTogether - 1) / kLeavesTogether;
   if (threads == 0) threads = std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
   std::atomic<uint64_t> next{0};
-  std::mutex mutex;
-  std::exception_ptr failure;
-  const auto take_parts = [&] {
-    try {
-      for (uint64_t i = next++; i < parts; i = next++) {
-        work(i * kLeavesTogether, std::min(count, (i + 1) * kLeavesTogether));
-      }
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      failure = std::current_exception();
+  pm::in_threads(static_cast<uint32_t>(std::min<uint64_t>(threads, parts)), [&](uint32_t) {
+    for (uint64_t i = next++; i < parts; i = next++) {
+      work(i * kLeavesTogether, std::min(count, (i + 1) * kLeavesTogether));
     }
-  };
-  std::vector<std::jthread> helpers;
-  for (uint64_t i = 1; i < std::min<uint64_t>(threads, parts); ++i)
-    helpers.emplace_back(take_parts);
-  take_parts();
-  helpers.clear();
-  if (failure) std::rethrow_exception(failure);
+  });
 }
 
 }  // namespace

@@ -14,10 +14,10 @@
 //     log may not keep a record until that epoch comes round again. So such moves are counted, and
 //     the log is begun anew before there are too many.
 #include <algorithm>
-#include <exception>
 #include <thread>
 
 #include "index/plush/core.h"
+#include "pm/thread.h"
 
 namespace perdure::index::plush {
 
@@ -73,21 +73,9 @@ void Core::for_each_partition(unsigned threads, const std::function<void(uint32_
   if (threads == 0) threads = std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
   threads = std::min(threads, partitions_.count());
   std::atomic<uint32_t> next{0};
-  std::mutex mutex;
-  std::exception_ptr failure;
-  const auto run = [&] {
-    try {
-      for (uint32_t i = next++; i < partitions_.count(); i = next++) work(i);
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      failure = std::current_exception();
-    }
-  };
-  std::vector<std::jthread> helpers;
-  for (unsigned i = 1; i < threads; ++i) helpers.emplace_back(run);
-  run();
-  helpers.clear();
-  if (failure) std::rethrow_exception(failure);
+  pm::in_threads(threads, [&](uint32_t) {
+    for (uint32_t i = next++; i < partitions_.count(); i = next++) work(i);
+  });
 }
 
 }  // namespace perdure::index::plush

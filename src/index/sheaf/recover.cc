@@ -1,10 +1,10 @@
 // Opening: the inner part from the headers of the leaves, the buffers from the log.
 #include <algorithm>
 #include <array>
-#include <exception>
 #include <thread>
 
 #include "index/sheaf/core.h"
+#include "pm/thread.h"
 
 namespace perdure::index::sheaf {
 
@@ -156,8 +156,6 @@ void Core<Content>::replay(std::span<const Child> children, uint32_t threads) {
   std::vector<uint64_t> numbers(children.size() * buffer_records_);
   std::vector<uint8_t> live(log_.chunks());
   std::atomic<uint64_t> replayed{0};
-  std::mutex mutex;
-  std::exception_ptr failure;
   if (threads == 0) {
     // A thread is not worth while for less.
     const uint64_t worth = log_.chunks() * log_.chunk_bytes() / kBytesForThread;
@@ -206,29 +204,19 @@ void Core<Content>::replay(std::span<const Child> children, uint32_t threads) {
       }
       size = 0;
     };
-    try {
-      log_.replay(part, threads, [&](const Replayed& record, uint64_t chunk) {
-        if constexpr (kBytes) {
-          waiting[size] = {&record, Form::key_of(tree::Bytes::Key(record.key())), chunk};
-        } else {
-          waiting[size] = {record, record.key, chunk};
-        }
-        keys[size] = Form::low_of(waiting[size].key);
-        if (++size == waiting.size()) flush();
-      });
-      flush();
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      failure = std::current_exception();
-    }
+    log_.replay(part, threads, [&](const Replayed& record, uint64_t chunk) {
+      if constexpr (kBytes) {
+        waiting[size] = {&record, Form::key_of(tree::Bytes::Key(record.key())), chunk};
+      } else {
+        waiting[size] = {record, record.key, chunk};
+      }
+      keys[size] = Form::low_of(waiting[size].key);
+      if (++size == waiting.size()) flush();
+    });
+    flush();
     replayed += count;
   };
-  {
-    std::vector<std::jthread> helpers;
-    for (uint32_t i = 1; i < threads; ++i) helpers.emplace_back(work, i);
-    work(0);
-  }
-  if (failure) std::rethrow_exception(failure);
+  pm::in_threads(threads, work);
   recovered_operations_ = replayed;
   log_.settle(live);
   for (const Child& child : children) {

@@ -6,11 +6,11 @@
 #include <cstring>
 #include <exception>
 #include <random>
-#include <system_error>
 #include <thread>
 #include <unordered_set>
 
 #include "lsm/cache/core.h"
+#include "pm/thread.h"
 
 namespace perdure::block_cache {
 namespace {
@@ -182,29 +182,13 @@ void Core::recover(uint32_t threads) {
   if (threads == 0) threads = std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
   threads = std::clamp(taken_ / kSegmentsOfAThread, 1U, threads);
   std::atomic<uint32_t> next{0};
-  std::vector<std::exception_ptr> failures(threads);
-  const auto work = [&](uint32_t thread) {
-    try {
-      for (uint32_t i = next++; i < taken_; i = next++) recover_segment(i);
-      // Headers (of the first thread) and erasures as they were found, before anything is written
-      // by them: were they lost to a power failure after another record of a key was written, an
-      // earlier one would be back.
-      if (!pool_.read_only()) memory_.fence();
-    } catch (...) {
-      failures[thread] = std::current_exception();
-    }
-  };
-  {
-    std::vector<std::jthread> others;
-    try {
-      for (uint32_t i = 1; i < threads; ++i) others.emplace_back(work, i);
-    } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): fewer do it as well
-    }
-    work(0);
-  }
-  for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
+  pm::in_threads(threads, [&](uint32_t) {
+    for (uint32_t i = next++; i < taken_; i = next++) recover_segment(i);
+    // Headers (of the first thread) and erasures as they were found, before anything is written by
+    // them: were they lost to a power failure after another record of a key was written, an earlier
+    // one would be back.
+    if (!pool_.read_only()) memory_.fence();
+  });
   for (uint32_t i = 0; i < taken_; ++i) oldest_first_.push_back(i);
   std::ranges::sort(oldest_first_, {}, [this](uint32_t i) {  // empty ones have none
     return segments_[i].lines == 0 ? 0 : segments_[i].name.sequence;
