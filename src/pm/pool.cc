@@ -708,13 +708,6 @@ void PoolImpl::close() {
   close_medium();
 }
 
-void PoolImpl::require_unused() const {
-  if (uses_.empty()) return;
-  throw Error(ErrorCode::kInUse,
-              fmt::format("{}: the structure '{}' is open; close structures before their pool",
-                          mapping_.path(), entry_at(*uses_.begin()).name));
-}
-
 void PoolImpl::close_medium() {
   if (!open_ || read_only() || failed()) return;
   open_ = false;

@@ -423,6 +423,21 @@ uint32_t PoolImpl::Use::take(PoolImpl& pool, std::string_view name,
   }
 }
 
+void PoolImpl::require_unused() const {
+  if (uses_.empty()) return;
+  // Of one that is being created another thread writes the entry.
+  const DirectoryEntry entry = copy_of(entry_at(*uses_.begin()));
+  if (entry.in_use != kEntryInUse) {
+    throw Error(ErrorCode::kInUse,
+                fmt::format("{}: a structure is being created or dropped; wait for that, and close "
+                            "structures before their pool",
+                            mapping_.path()));
+  }
+  throw Error(ErrorCode::kInUse,
+              fmt::format("{}: the structure '{}' is open; close structures before their pool",
+                          mapping_.path(), entry.name));
+}
+
 void PoolImpl::Use::give_back(PoolImpl& pool, uint32_t entry) {
   const std::lock_guard lock(pool.uses_mutex_);
   pool.uses_.erase(entry);

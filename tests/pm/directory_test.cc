@@ -89,6 +89,33 @@ class ManyNames : public ::testing::Test {
   std::string path_ = dir_.file("pool");
 };
 
+// Its entry has no name to tell yet.
+TEST_F(ManyNames, WhatIsBeingCreatedIsInUse) {
+  Pool pool = Pool::create(path_, options());
+  std::string told;
+  const auto shrink = [&](char*) {
+    try {
+      pool.shrink();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInUse);
+      told = error.what();
+    }
+  };
+  struct Root {
+    index::RootSeal seal;
+    uint64_t block;
+  } root{};
+  root.seal.magic = 1;
+  const index::NewBlock block{64, offsetof(Root, block), shrink};
+  index::StructureUse use;
+  index::make_structure(impl_of(pool), "new", "test", Kind::kU64, Kind::kU64, &root, sizeof root, 0,
+                        {&block, 1}, &use);
+  EXPECT_NE(told.find("is being created or dropped"), std::string::npos) << told;
+  EXPECT_THROW(pool.shrink(), Error);
+  use.reset();
+  pool.shrink();
+}
+
 TEST_F(ManyNames, AreFoundRenamedDroppedAndUsedAgain) {
   Pool pool = Pool::create(path_, options());
   make(pool, 0, kDirectoryEntries);
