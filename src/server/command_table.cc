@@ -219,7 +219,6 @@ void for_keys(const Command& command, std::span<const std::string_view> argument
       const std::string_view digits = arguments[at];
       std::from_chars(digits.data(), digits.data() + digits.size(), count);
     }
-
     if (stores) visit(arguments[1], false, true);
     const auto end = static_cast<int64_t>(arguments.size());
     if (count >= end - static_cast<int64_t>(at)) return;  // so many are not there: it is refused

@@ -849,7 +849,7 @@ TEST_F(DatabaseTest, ACreationThatFailsLeavesNothing) {
   Database::create(pool_, "d", options);
 }
 
-// A page file that refuses what it is told to do, from the nth time on.
+// The page file refuses what it is told to do, from the nth time on.
 TEST_F(DatabaseTest, ACreationThatFailsWhileItFormatsLeavesNothing) {
   const TempDir folder;
   DatabaseOptions options = small_database();

@@ -1305,7 +1305,6 @@ TEST_P(Resp, ThousandConnections) {
   EXPECT_EQ(clients[7]({"DBSIZE"}), "1000");
 }
 
-// Who comes when no descriptor is left waits for one, and the server does not spin for him.
 // Many who ask for much share no turn, so that others are answered meanwhile; all get what they
 // have asked for.
 TEST_P(LargeResp, ATurnIsBounded) {
@@ -1346,6 +1345,7 @@ TEST_P(LargeResp, MillionsOfArgumentsAreAnswered) {
   EXPECT_EQ(c.read().text, "OK");
 }
 
+// Who comes when no descriptor is left waits for one, and the server does not spin for him.
 TEST_P(Resp, WaitsForDescriptors) {
   start();
   RespClient first = resp();
